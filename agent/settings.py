@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -33,7 +33,12 @@ class GenerationSettings(Settings):
     temperature: float = Field(1.0, ge=0, le=2, description="0 is greedy")
     max_turn_tokens: int = Field(96, ge=8, le=8192, description="new tokens of one turn")
     max_frame_tokens: int = Field(512, ge=64, description="tokens of one frame's conversation")
-    batch_frames: int = Field(64, ge=1, le=4096, description="frames decoded together")
+    batch_frames: int = Field(
+        256,
+        ge=1,
+        le=4096,
+        description="frames decoded together, and episodes that stages without gradients play",
+    )
     cache_tokens: int = Field(
         262_144, ge=0, description="tokens of open frames whose keys and values stay between turns"
     )
@@ -77,7 +82,7 @@ class LoraSettings(Settings):
     """
 
     r: int = Field(16, ge=1, le=256)
-    alpha: int = Field(16, ge=1)
+    alpha: ClassVar[int] = 16
     targets: list[str] = Field(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         min_length=1,
@@ -174,13 +179,7 @@ class SftSettings(Settings):
         description="what is shown: readers that name ranked passages, or moves drawn at random",
     )
     moves: MovesSettings = MovesSettings()
-    ranked_passages: int = Field(24, ge=1, le=256, description="passages that the root ranks")
-    reader_passages: int = Field(8, ge=1, le=64, description="passages of a reader")
     near_chars: int | None = Field(None, ge=0, description="widest gap in an answer; null: any")
-    question_first: bool = Field(False, description="readers of one get the question first, too")
-    slips: float = Field(
-        0.15, ge=0, le=1, description="episodes of the demonstrator with a mistake and its repair"
-    )
     min_reward: float = Field(
         0.7, ge=0, le=1, description="least reward of an episode that is kept"
     )
@@ -208,13 +207,8 @@ class CurriculumSettings(Settings):
     )
     levels: list[str] = ["easy", "medium", "hard"]
     target: str = "hard"
-    metric: str = Field("primary_objective", description="a component's name, or `reward`")
-    fall_back_below: float = Field(0.1, ge=0, le=1)
     unlock_above: float = Field(0.3, ge=0, le=1)
-    patience: int = Field(6, ge=1, description="steps before a fall-back")
-    min_steps: int = Field(3, ge=1, description="steps at a level before a promotion")
     window: int = Field(4, ge=1, description="steps the metric is averaged over")
-    replay: float = Field(0.2, ge=0, lt=1, description="share of problems from earlier levels")
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -223,14 +217,8 @@ class CurriculumSettings(Settings):
 
 
 class LogprobCheckSettings(Settings):
-    """Limits on |log-prob of the rollout - log-prob of the trainer| over sampled tokens."""
+    """Check of the rollout's log-probabilities, whose limits `logprob_check.py` has."""
 
-    max_abs: float = Field(1e-3, gt=0, description="fp32: maximum")
-    # bfloat16 rounds a logit between 16 and 32 to 0.125, in either engine its own way.
-    mean_abs: float = Field(0.02, gt=0, description="bf16 and 4-bit: mean")
-    p99_abs: float = Field(0.25, gt=0, description="bf16 and 4-bit: 99th percentile")
-    vllm_mean_abs: float = Field(0.05, gt=0, description="engine vllm: mean")
-    vllm_p99_abs: float = Field(0.5, gt=0, description="engine vllm: 99th percentile")
     every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
 
 
@@ -241,9 +229,6 @@ class EngineSettings(Settings):
     """
 
     url: Address | None = Field(None, description="of vLLM's server; null: the model itself plays")
-    kv_gb: float = Field(8.0, gt=0, description="GiB of keys and values on the GPU")
-    concurrency: int = Field(64, ge=1, le=4096, description="turns in flight")
-    timeout_s: float = Field(600.0, gt=0, description="seconds of one turn")
 
     @model_validator(mode="after")
     def _has_an_address(self) -> EngineSettings:
@@ -261,15 +246,9 @@ class TrainSettings(Settings):
     steps: int = Field(24, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
     group_size: int = Field(8, ge=2, description="episodes of one problem")
-    learning_rate: float = Field(4e-3, gt=0)
+    learning_rate: float = Field(4e-3, gt=0, description="after the warm-up; it falls to 0")
     warmup_steps: int = Field(5, ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "linear", description="of the learning rate after the warm-up"
-    )
-    max_grad_norm: float = Field(0.1, gt=0)
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
-    epsilon_low: float = Field(0.2, gt=0, lt=1, description="clip ratios below 1 - this")
-    epsilon_high: float = Field(0.28, gt=0, description="clip ratios above 1 + this")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
     kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
     importance_clip: float | None = Field(
@@ -288,11 +267,9 @@ class TrainSettings(Settings):
     min_group_std: float = Field(
         0.02, ge=0, description="least deviation of a group that has a signal"
     )
-    std_floor: float = Field(0.05, gt=0, description="least divisor of advantages")
     resample_groups: int = Field(
         1, ge=0, le=16, description="rounds that replace groups without a signal; 0 = off"
     )
-    replace_voids: int = Field(2, ge=0, le=16, description="most replays of a void episode")
     processes: int = Field(
         2, ge=1, le=64, description="processes of this machine that share a step's groups"
     )
@@ -306,14 +283,12 @@ class TrainSettings(Settings):
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
-    table_every: int = Field(10, ge=1, description="steps between tables of raw episodes")
     evaluate_every: int = Field(
         10, ge=0, description="steps between held-out evaluations; 0: never"
     )
     evaluate_problems: int = Field(
         12, ge=1, le=10_000, description="validation problems of each level in an evaluation"
     )
-    generation: GenerationSettings = GenerationSettings()
     curriculum: CurriculumSettings = CurriculumSettings()
     logprob_check: LogprobCheckSettings = LogprobCheckSettings()
     report_to: list[str] = Field([], description="loggers of the Trainer: `wandb`, `tensorboard`")

@@ -20,6 +20,7 @@ from env.embedding import embedder, installed
 from env.models import Message
 from env.prompts import cut
 from env.ranking import near, rank
+from env.settings import DOCUMENT_CHARS, PROMPT_CHARS
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 
@@ -137,8 +138,7 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
     from env.problems.schema import Paper
     from tasks.data.documents import READABLE, Documents
 
-    most = params.env.document_chars
-    folder = Documents(docs, most, params.prepare.files.max_mb, "env.document_chars")
+    folder = Documents(docs, DOCUMENT_CHARS)
     texts: dict[str, str] = {}
     left_out, size = [], 0
     for name in folder.names():
@@ -148,10 +148,10 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
             continue
         texts[paper.paper_id] = paper.text
         size += len(paper.text)
-        if size > most:
+        if size > DOCUMENT_CHARS:
             raise StageError(
-                f"the documents in {docs} have more than {most:,} characters in total "
-                "(env.document_chars). Name a smaller folder."
+                f"the documents in {docs} have more than {DOCUMENT_CHARS:,} characters in "
+                "total. Name a smaller folder."
             )
     if len(left_out) > SHOWN:
         left_out[SHOWN:] = [f"{len(left_out) - SHOWN:,} more documents cannot be read"]
@@ -313,8 +313,7 @@ class Ask:
         """The answer in one sentence; empty if the endpoint fails, since the quotes are there."""
         from agent.policies.base import TurnRequest
 
-        most = self._params.env.limits.prompt_chars
-        quotes = cut("\n\n".join(quote.text for quote in answer.evidence), most)
+        quotes = cut("\n\n".join(quote.text for quote in answer.evidence), PROMPT_CHARS)
         text = SENTENCE.format(quotes=quotes, question=asked.text)
         ask = TurnRequest(
             key=(-1, 0),  # no frame of the episode

@@ -68,8 +68,8 @@ UNTRAINED = [
     "env.prompt_style=full",
     "env.limits.max_turns=6",
     "env.limits.observation_chars=2000",
-    *(f"{section}.generation.max_turn_tokens=400" for section in ("evaluate", "gate", "train")),
-    *(f"{section}.generation.max_frame_tokens=6000" for section in ("evaluate", "gate", "train")),
+    "generation.max_turn_tokens=400",
+    "generation.max_frame_tokens=6000",
 ]
 """Settings of a model that never saw the environment."""
 MODES = {"greedy": 0.0, "sampled": 1.0}
@@ -276,7 +276,7 @@ def evenly(every: Sequence[EpisodeSpec], most: int | None) -> list[EpisodeSpec]:
 
 def policy(params: Params, temperature: float, adapter: Path | None, plan: Move | None) -> Policy:
     """The base of the working directory, with this adapter or else its own, and this plan."""
-    settings = params.evaluate.generation.model_copy(update={"temperature": temperature})
+    settings = params.generation.model_copy(update={"temperature": temperature})
     model = TransformersPolicy(*load_model(paths.BASE, adapter=adapter), settings)
     return Planned(plan, params.warmstart.sft.moves.question, model) if plan else model
 

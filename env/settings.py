@@ -14,6 +14,14 @@ from pydantic import Field
 from rewards.settings import RewardSettings
 from rewards.settings import Settings as Settings  # for all sections of params.yaml
 
+DOCUMENT_CHARS = 2_000_000
+"""Most characters of a client's own papers, which a session keeps in memory."""
+CHILD_CONTEXT_CHARS = 200_000
+"""Most characters of a child's context: a long paper."""
+PROMPT_CHARS = 8_000
+"""Most characters of a sub-call's prompt and of a question; longer text is a context."""
+TEMPLATES = 16
+"""Contexts kept loaded, each of which holds a descriptor and a process."""
 PromptStyle = Literal["full", "compact"]
 RankKind = Literal["bm25", "minilm"]
 Split = Literal["train", "validation", "test"]
@@ -31,9 +39,6 @@ class LimitSettings(Settings):
     cell_wall_s: float = Field(10.0, gt=0, le=600, description="own seconds of one cell, backstop")
     memory_mb: int = Field(96, ge=32, le=4096, description="MB above a bare interpreter")
     observation_chars: int = Field(1200, ge=100, le=100_000, description="characters of one stdout")
-    child_context_chars: int = Field(200_000, ge=100, description="characters of a child's context")
-    prompt_chars: int = Field(8_000, ge=20, description="characters of a sub-call's prompt")
-    episode_s: float = Field(120.0, gt=0, description="CPU seconds of all cells of one episode")
     tree_tokens: int | None = Field(
         None,
         ge=1,
@@ -53,10 +58,9 @@ class SandboxSettings(Settings):
     running_cells: int = Field(
         4, ge=1, le=256, description="cells that run at the same time, at most one for each core"
     )
-    templates: int = Field(
-        16, ge=0, le=256, description="contexts kept loaded for the rollouts of a group"
+    templates_mb: int = Field(
+        64, ge=1, le=16_384, description="MB of contexts kept loaded for the rollouts of a group"
     )
-    templates_mb: int = Field(64, ge=1, le=16_384, description="MB of all these contexts")
 
 
 class EnvSettings(Settings):
@@ -95,7 +99,6 @@ class EnvSettings(Settings):
         "if set, only these and loopback are served",
     )
     allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
-    document_chars: int = Field(2_000_000, ge=1, description="characters of a client's own papers")
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
 
@@ -107,9 +110,7 @@ _CAPACITY = {
     "env.splits",
     "env.allow_documents",
     "env.allowed_hosts",
-    "env.document_chars",
     "env.sandbox.running_cells",
-    "env.sandbox.templates",
     "env.sandbox.templates_mb",
 }
 

@@ -65,13 +65,17 @@ def main() -> None:
         group_size=8,
         learning_rate=5e-3,
         warmup_steps=0,
-        generation=GenerationSettings(temperature=0.6),  # a base taught for a minute is unsure
     )
-    train(model, tokenizer, settings, problems)
+    generation = GenerationSettings(temperature=0.6)  # a base taught for a minute is unsure
+    train(model, tokenizer, settings, generation, problems)
 
 
 def train(
-    model: Any, tokenizer: Any, settings: TrainSettings, problems: Sequence[Problem]
+    model: Any,
+    tokenizer: Any,
+    settings: TrainSettings,
+    generation: GenerationSettings,
+    problems: Sequence[Problem],
 ) -> list[float]:
     """Train an adapter on the easy problems; return the mean reward of each step."""
     # Every step plays the same few problems, so that the rewards of two steps can be compared.
@@ -82,7 +86,7 @@ def train(
 
     def play_step(live_model: Any, step: int) -> list[list[Trajectory]]:
         drawn = groups_for(step, levels, easy, settings)
-        policy = TransformersPolicy(live_model, tokenizer, settings.generation)
+        policy = TransformersPolicy(live_model, tokenizer, generation)
         # All trees at once: a batch of the policy is every agent that waits for its next turn.
         trees = play(policy, sessions, list(chain(*drawn)), sessions=sessions.count)
         rewards.append(fmean(tree.reward or 0.0 for tree in trees))
@@ -98,7 +102,12 @@ def train(
         tempfile.TemporaryDirectory() as folder,
     ):
         callbacks = {"rollout": play_step, "on_step": lambda step, logs: None, "state": dict}
-        trainer = TreeGRPOTrainer(model, tokenizer, settings, output_dir=Path(folder), **callbacks)
+        trainer = TreeGRPOTrainer(
+            *(model, tokenizer, settings),
+            output_dir=Path(folder),
+            temperature=generation.temperature,
+            **callbacks,
+        )
         trainer.train()
     return rewards
 

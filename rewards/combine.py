@@ -19,6 +19,8 @@ from rewards.sentences import ReaderFacts
 from rewards.settings import RewardSettings
 from rewards.spans import Evidence, Located, locate, span_f1
 
+GATE_AT = 0.3
+"""Primary objective from which process and format count in full: G = primary / GATE_AT."""
 COMPONENTS = ("primary_objective", "process_quality", "format_compliance", "efficiency")
 
 
@@ -70,22 +72,22 @@ def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) 
     if not located.retrieved:
         return dict.fromkeys(COMPONENTS, 0.0)
     primary = primary_objective(located, facts.evidence, settings)
-    gate = min(1.0, primary / settings.gate_at)
+    gate = min(1.0, primary / GATE_AT)
     turns, errors, reader = facts.turns, facts.turns_with_error, facts.reader
     if reader is None:
         process = process_quality(
-            facts.papers, facts.evidence, facts.papers_read, turns, errors, gate, settings
+            facts.papers, facts.evidence, facts.papers_read, turns, errors, gate
         )
         thrifty = efficiency(primary, facts.evidence, turns, facts.sub_calls, settings)
     else:
         seen = max(0.0, reader.gold_shown - reader.others_shown)
         # Code finds the candidates: showing them proves nothing without an answer.
         process = seen * scale(turns, errors, gate, floor=0.0)
-        thrifty = primary * thrift(reader.tokens, reader.par, settings)
+        thrifty = primary * thrift(reader.tokens, reader.par)
     return {
         "primary_objective": primary,
         "process_quality": process,
-        "format_compliance": format_compliance(turns, facts.turns_with_one_block, gate, settings),
+        "format_compliance": format_compliance(turns, facts.turns_with_one_block, gate),
         "efficiency": thrifty,
     }
 

@@ -6,10 +6,15 @@ from rewards.process import gold_sources
 from rewards.settings import RewardSettings
 from rewards.spans import Evidence
 
+LIMIT_FACTOR = 3.0
+"""limit = factor x par; what costs more earns no efficiency."""
+_PER_PAPER = 3
+"""Turns and sub-calls that an expert spends on a paper: a child, and its turns."""
 
-def par(evidence: Evidence, settings: RewardSettings) -> int:
-    """Turns and sub-calls that are free: base + per paper x (gold papers + 1)."""
-    return settings.par_base + settings.par_per_paper * (len(gold_sources(evidence)) + 1)
+
+def par(gold_papers: int, settings: RewardSettings) -> int:
+    """Turns and sub-calls that are free: base + 3 x (gold papers + 1)."""
+    return settings.par_base + _PER_PAPER * (gold_papers + 1)
 
 
 def efficiency(
@@ -19,11 +24,12 @@ def efficiency(
 
     Par grows with the number of gold papers: a wide question needs more children.
     """
-    return primary * thrift(turns + sub_calls, par(evidence, settings), settings)
+    at_par = par(len(gold_sources(evidence)), settings)
+    return primary * thrift(turns + sub_calls, at_par)
 
 
-def thrift(used: int, at_par: float, settings: RewardSettings) -> float:
+def thrift(used: int, at_par: float) -> float:
     """clip((limit - used) / (limit - par), 0, 1); limit = factor x par."""
-    limit = settings.limit_factor * at_par
+    limit = LIMIT_FACTOR * at_par
     # Compare before dividing: a count may be too large for a float.
     return 0.0 if used >= limit else min(1.0, (limit - used) / (limit - at_par))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from rewards.settings import RewardSettings
+from rewards.process import GATE_FLOOR
 
 
-def format_compliance(
-    turns: int, turns_with_one_block: int, gate: float, settings: RewardSettings
-) -> float:
+def format_compliance(turns: int, turns_with_one_block: int, gate: float) -> float:
     """Share of turns with exactly one block x (floor + (1 - floor) G), in [0, 1].
 
     Args:
         turns: turns of all frames.
         turns_with_one_block: turns in the format that their frame requires.
-        gate: G in [0, 1]; a well-formed wrong answer earns `gate_floor` of this component.
-        settings: `gate_floor`.
+        gate: G in [0, 1]; a well-formed wrong answer earns `GATE_FLOOR` of this component.
     """
     if turns <= 0:
         return 0.0
     share = min(turns, max(0, turns_with_one_block)) / turns
-    return share * (settings.gate_floor + (1.0 - settings.gate_floor) * gate)
+    return share * (GATE_FLOOR + (1.0 - GATE_FLOOR) * gate)

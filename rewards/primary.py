@@ -16,6 +16,9 @@ from rewards.spans import (
     size,
 )
 
+OVERSHOOT_OFFSET = 1.25
+"""Wrong characters up to a share of W, a third of it at a slope of 0.75, cost precision alone."""
+
 
 def _accepted(located: Located, alternative: Alternative, min_cover: float) -> bool:
     """Whether one item of the answer covers enough of it; fragments do not add up."""
@@ -48,5 +51,5 @@ def primary_objective(located: Located, evidence: Evidence, settings: RewardSett
     right = right_chars(retrieved, accepted)
     wrong = size(retrieved) - right + located.invented
     f1 = harmonic(right / max(1, right + wrong), coverage / gold)
-    dilution = settings.overshoot_offset - settings.overshoot_slope * wrong / gold
+    dilution = OVERSHOOT_OFFSET - settings.overshoot_slope * wrong / gold
     return f1 * min(1.0, max(0.0, dilution))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from rewards.settings import RewardSettings
 from rewards.spans import Evidence
+
+GATE_FLOOR = 0.4
+"""Part of process and format that a wrong answer earns, too, so that a start has a signal."""
 
 
 def gold_sources(evidence: Evidence) -> set[frozenset[str]]:
@@ -20,7 +22,6 @@ def process_quality(
     turns: int,
     turns_with_error: int,
     gate: float,
-    settings: RewardSettings,
 ) -> float:
     """max(0, recall of gold papers - share of the others) x share of turns without error x gate.
 
@@ -30,15 +31,14 @@ def process_quality(
         papers_read: papers with evidence of `found.papers_found`, others of `reading.papers_read`.
         turns: turns of all frames.
         turns_with_error: turns that failed, as the server itself saw.
-        gate: G in [0, 1]. It scales the part above `gate_floor`. If every paper is gold,
+        gate: G in [0, 1]. It scales the part above `GATE_FLOOR`. If every paper is gold,
             handing over all of them proves nothing, so G scales the whole.
-        settings: `gate_floor`.
     """
     read = set(papers_read)
     sources = gold_sources(evidence)
     recall = sum(1 for source in sources if source & read) / len(sources)
     others = set(paper_ids) - {paper_id for source in sources for paper_id in source}
-    floor = settings.gate_floor if others else 0.0
+    floor = GATE_FLOOR if others else 0.0
     waste = len(read & others) / len(others) if others else 0.0
     return max(0.0, recall - waste) * scale(turns, turns_with_error, gate, floor)
 

@@ -32,17 +32,14 @@ class WeightSettings(Settings):
 
 
 class RewardSettings(Settings):
-    """Guards and constants; `docs/rewards.md` gives the reason for each."""
+    """What worlds and collections need otherwise; other constants are beside their code."""
 
     weights: WeightSettings = WeightSettings()
     min_span_chars: int = Field(12, ge=1, le=1000, description="shorter spans are ignored")
     min_cover: float = Field(
         0.95, gt=0, le=1, description="share of an alternative that one item must cover to count"
     )
-    overshoot_offset: float = Field(1.25, ge=1, description="clip(offset - slope wrong/W, 0, 1)")
-    overshoot_slope: float = Field(0.75, gt=0)
-    gate_at: float = Field(0.3, gt=0, le=1, description="primary that opens G = primary / gate_at")
-    gate_floor: float = Field(0.4, ge=0, le=1, description="part of a component that needs no G")
+    overshoot_slope: float = Field(0.75, gt=0, description="clip(1.25 - slope wrong/W, 0, 1)")
     max_items: int = Field(
         2000, ge=1, description="distinct items of an answer; an answer with more earns nothing"
     )
@@ -50,10 +47,7 @@ class RewardSettings(Settings):
         8, ge=0, description="quotes found in no paper that are free; further ones are wrong"
     )
     read_chars: int = Field(200, ge=1, description="contiguous characters that count as reading")
-    par_base: int = Field(3, ge=0, description="par = base + per_paper (gold papers + 1)")
-    par_per_paper: int = Field(3, ge=1)
-    limit_factor: float = Field(3.0, gt=1, description="limit = factor x par")
-    success_at: float = Field(0.5, gt=0, le=1, description="primary of a successful episode")
+    par_base: int = Field(3, ge=0, description="par = base + 3 (gold papers + 1)")
 
 
 def reward_metric(score: str) -> str:

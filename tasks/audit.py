@@ -2,7 +2,7 @@
 
 Three policies without a model play the same problems of each difficulty over the wire. They
 are the oracle, which knows gold, plain keyword search, and random code. If the oracle earns less
-than `audit.min_oracle`, no policy can earn the reward: gold is wrong, limits are too tight, or
+than `MIN_ORACLE`, no policy can earn the reward: gold is wrong, limits are too tight, or
 papers do not fit. The chain then stops before it trains a model on them. It also stops where a
 search for method and field solves generated problems, whose papers should print no field.
 
@@ -23,16 +23,23 @@ from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
 from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
+from env.settings import CHILD_CONTEXT_CHARS
 from rewards.combine import COMPONENTS
 from tasks import paths
 from tasks.config.params import Params
-from tasks.config.settings import AuditSettings
 from tasks.errors import StageError, as_stage_error
 from tasks.io import read_report, write_json, write_text
 from tasks.reporting.html import problems_page
 from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
 
+MIN_ORACLE = 0.9
+"""Least reward of known gold."""
+MAX_SEARCH = 0.35
+"""Most F1 of a search for method and field in generated problems; fitted code stays below."""
+SESSIONS = 32
+SHOWN = 2
+"""Problems of each difficulty on the page."""
 REPORT = Path("reports/audit.json")
 PAGE = Path("reports/problems.html")
 
@@ -50,13 +57,12 @@ def run(params: Params, run: StageRun) -> Path:
     """
     from tasks.deployment.environment import environment
 
-    problems = choose(paths.PROBLEMS, params.audit)
+    problems = choose(paths.PROBLEMS, params.audit.problems)
     data = read_report(paths.PREPARED, "prepare")
     with environment(params) as url:
         played = play_all(problems, url, params)
-    report = describe(played, params.audit)
-    samples = params.audit.samples
-    page = problems_page(report, problems, data=data, samples=samples, profile=params.profile)
+    report = describe(played)
+    page = problems_page(report, problems, data=data, samples=SHOWN, profile=params.profile)
     run.log_artifact(write_text(PAGE, page))
     run.log_artifact(write_json(REPORT, report))
     run.log_metrics(
@@ -68,19 +74,17 @@ def run(params: Params, run: StageRun) -> Path:
         }
     )
     if report["unsolved"]:
-        raise StageError(complaint(report, params.audit))
+        raise StageError(complaint(report))
     if params.prepare.source == "synthetic":
-        check_reading(problems, params.prepare.synthetic, params.audit.max_search)
+        check_reading(problems, params.prepare.synthetic)
     return REPORT
 
 
-def check_reading(
-    problems: Sequence[Problem], settings: SyntheticSettings, max_search: float
-) -> None:
+def check_reading(problems: Sequence[Problem], settings: SyntheticSettings) -> None:
     """Check that no search answers the generated problems.
 
     Raises:
-        StageError: at a level, the mean F1 of a search for method and field is above `max_search`.
+        StageError: at a level, the mean F1 of a search for method and field is above `MAX_SEARCH`.
     """
     for level in settings.levels:
         scores = [
@@ -88,16 +92,16 @@ def check_reading(
             for problem in problems
             if problem.difficulty == level
         ]
-        if scores and fmean(scores) > max_search:
+        if scores and fmean(scores) > MAX_SEARCH:
             raise StageError(
                 f"a search for method and field reaches F1 {fmean(scores):.2f} at {level}, above "
-                f"audit.max_search {max_search:g}: the papers print the fields. "
+                f"{MAX_SEARCH:g}: the papers print the fields. "
                 "Run the stage prepare again."
             )
 
 
-def choose(folder: Path, settings: AuditSettings) -> list[Problem]:
-    """Up to `audit.problems` problems of each difficulty, from all splits.
+def choose(folder: Path, count: int) -> list[Problem]:
+    """Up to `count` problems of each difficulty, from all splits.
 
     Raises:
         SettingsError: the data is missing.
@@ -106,7 +110,7 @@ def choose(folder: Path, settings: AuditSettings) -> list[Problem]:
     chosen: list[Problem] = []
     for level in store.difficulties():
         ids = {level: store.ids(difficulty=level)}
-        picked = choose_problems(ids, settings.problems, settings.seed)
+        picked = choose_problems(ids, count, seed=0)
         chosen += [store.get(name) for _, name in picked]
     return chosen
 
@@ -123,7 +127,7 @@ def play_all(problems: Sequence[Problem], url: str, params: Params) -> dict[str,
         EpisodeSpec(problem.problem_id, seed=number, difficulty=problem.difficulty)
         for number, problem in enumerate(problems)
     ]
-    sessions = min(len(specs), params.env.max_sessions, params.audit.sessions)
+    sessions = min(len(specs), params.env.max_sessions, SESSIONS)
     policies = {"oracle": oracle(problems), "keyword": keyword(), "random": random_code()}
     return {
         name: play_shown(name, policy, url, specs, sessions=sessions)
@@ -131,7 +135,7 @@ def play_all(problems: Sequence[Problem], url: str, params: Params) -> dict[str,
     }
 
 
-def describe(played: Episodes, settings: AuditSettings) -> dict[str, Any]:
+def describe(played: Episodes) -> dict[str, Any]:
     """The report: means by difficulty and policy, and problems that the oracle cannot solve.
 
     Raises:
@@ -146,11 +150,11 @@ def describe(played: Episodes, settings: AuditSettings) -> dict[str, Any]:
         levels[level] = {"problems": rows["oracle"]["episodes"], "policies": rows}
     return {
         "levels": levels,
-        "min_oracle": settings.min_oracle,
+        "min_oracle": MIN_ORACLE,
         "unsolved": {
             episode.problem_id: episode.reward
             for episode in played["oracle"]
-            if episode.reward is not None and episode.reward < settings.min_oracle
+            if episode.reward is not None and episode.reward < MIN_ORACLE
         },
         "by_problem": {
             name: {episode.problem_id: episode.reward for episode in episodes}
@@ -175,14 +179,14 @@ def _scores(name: str, level: str, episodes: Sequence[Trajectory]) -> dict[str, 
     }
 
 
-def complaint(report: Mapping[str, Any], settings: AuditSettings) -> str:
+def complaint(report: Mapping[str, Any]) -> str:
     """Error message: number of unsolved problems, the first of them, and likely causes."""
     unsolved = sorted(report["unsolved"].items(), key=lambda item: item[1])
     named = ", ".join(f"{name} ({reward:.2f})" for name, reward in unsolved[:5])
     more = ", ..." if len(unsolved) > 5 else ""
     return (
         f"{len(unsolved)} of {sum(row['problems'] for row in report['levels'].values())} problems "
-        f"give the oracle less than {settings.min_oracle:g} (audit.min_oracle): {named}{more}. "
+        f"give the oracle less than {MIN_ORACLE:g}: {named}{more}. "
         f"Check them in {PAGE}: gold too short for rewards.min_span_chars, papers longer than "
-        "env.limits.child_context_chars, or too few turns, frames or tree_tokens (env.limits)."
+        f"{CHILD_CONTEXT_CHARS} characters, or too few turns, frames or tree_tokens (env.limits)."
     )

@@ -1,7 +1,7 @@
 """Stage `evaluate`: compare the models before and after training on the same problems and seeds.
 
 `before` is models/base; `after` is models/merged, the files that `register` registers. Both play
-every problem greedily and sampled at `evaluate.generation.temperature`. The headline reward is
+every problem greedily and sampled at `generation.temperature`. The headline reward is
 the sampled one, as in training and in the baseline; F1 is reported for both modes.
 `agent/evaluation/report.py` computes the figures.
 
@@ -35,7 +35,6 @@ from env.errors import EpisodeError
 from env.problems.store import ProblemStore
 from tasks import paths
 from tasks.config.params import Params
-from tasks.config.settings import EvaluateSettings
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
 from tasks.reporting import progress
@@ -47,6 +46,11 @@ if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
     from tasks.tracking.runs import StageRun
 
+SEED = 0
+PASSES = 1
+"""Sampled episodes of each problem."""
+KEPT = 6
+"""Transcripts of each difficulty and model."""
 MODELS = {"before": paths.BASE, "after": paths.MERGED}
 EPISODES = Path("reports/episodes.parquet")
 Model = Path | Callable[[GenerationSettings], "Policy"]
@@ -70,31 +74,31 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.evaluate
     require(MODELS["before"], "warmstart")
     require(MODELS["after"], "export")
-    specs = choose(paths.TEST, settings.episodes, settings.seed)
+    specs = choose(paths.TEST, settings.episodes, SEED)
     others = of_other_levels(params)
     torch.set_num_threads(params.threads)
-    sessions = min(len(specs), params.env.max_sessions, settings.generation.batch_frames)
+    sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)
 
     played: dict[str, dict[tuple[Mode, int], list[Trajectory]]] = {}
     alone: dict[str, list[float]] = {}
     with environment(params) as url:
         for name, path in MODELS.items():
-            played[name] = play_modes(path, url, specs, settings, sessions=sessions, label=name)
-            alone[name] = seconds_of(play_alone(path, url, specs, settings, label=name))
-        greedy, label = settings.generation.greedy, "after, other levels"
+            played[name] = play_modes(path, url, specs, params, sessions=sessions, label=name)
+            alone[name] = seconds_of(play_alone(path, url, specs, params, label=name))
+        greedy, label = params.generation.greedy, "after, other levels"
         larger = (
             play_model(MODELS["after"], url, others, greedy, sessions=sessions, label=label)
             if others
             else []
         )
     rows = {name: rows_of(modes, name, params) for name, modes in played.items()}
-    report = compare(rows, alone, settings)
+    report = compare(rows, alone, params)
     report["sizes"] = by_papers(
         [*played["after"]["greedy", 0], *larger],
         ProblemStore.load(paths.TEST.parent),
-        Bootstrap(settings.bootstrap, settings.seed),
+        Bootstrap(settings.bootstrap, SEED),
     )
-    examples = chosen(played, settings.transcripts)
+    examples = chosen(played, KEPT)
     sample = [transcript(episode, name, "greedy") for name, episode in examples]
     with progress.doing("traces for MLflow"):
         traces.log_episodes(run, chosen(played, params.tracking.traces))
@@ -136,7 +140,7 @@ def of_other_levels(params: Params) -> list[EpisodeSpec]:
         for spec in read_specs(paths.VALIDATION)
         if spec.difficulty not in params.train.curriculum.levels
     ]
-    return choose_held_out(specs, params.evaluate.other_episodes, params.evaluate.seed)
+    return choose_held_out(specs, params.evaluate.other_episodes, SEED)
 
 
 def load_policy(model: Model, generation: GenerationSettings) -> Policy:
@@ -171,21 +175,21 @@ def play_modes(
     model: Model,
     url: str,
     specs: Sequence[EpisodeSpec],
-    settings: EvaluateSettings,
+    params: Params,
     *,
     sessions: int,
     label: str,
 ) -> dict[tuple[Mode, int], list[Trajectory]]:
-    """Episodes by (mode, pass): one greedy pass, then `sampling_seeds` sampled ones."""
+    """Episodes by (mode, pass): one greedy pass, then `PASSES` sampled ones."""
     first = play_model(
-        model, url, specs, settings.generation.greedy, sessions=sessions, label=f"{label}, greedy"
+        model, url, specs, params.generation.greedy, sessions=sessions, label=f"{label}, greedy"
     )
     played: dict[tuple[Mode, int], list[Trajectory]] = {("greedy", 0): first}
-    for number in range(settings.sampling_seeds):
+    for number in range(PASSES):
         seeded = [replace(spec, seed=spec.seed + 7_919 * (number + 1)) for spec in specs]
-        bar = f"{label}, sampled {number + 1} of {settings.sampling_seeds}"
+        bar = f"{label}, sampled {number + 1} of {PASSES}"
         played["sampled", number] = play_model(
-            model, url, seeded, settings.generation, sessions=sessions, label=bar
+            model, url, seeded, params.generation, sessions=sessions, label=bar
         )
     return played
 
@@ -195,23 +199,24 @@ def rows_of(
 ) -> list[EpisodeRow]:
     """A row for each episode of a model."""
     return [
-        episode_row(episode, name, mode, number, params.rewards.success_at)
+        episode_row(episode, name, mode, number)
         for (mode, number), episodes in played.items()
         for episode in episodes
     ]
 
 
 def play_alone(
-    model: Model, url: str, specs: Sequence[EpisodeSpec], settings: EvaluateSettings, *, label: str
+    model: Model, url: str, specs: Sequence[EpisodeSpec], params: Params, *, label: str
 ) -> list[Trajectory]:
     """Greedy episodes of some problems, one at a time, for the latency that a single user sees.
 
     With one session, a short outage can end the play. Everything else is measured by then, so
     lost episodes only cause a warning.
     """
-    step = max(1, len(specs) // settings.latency_episodes)
-    some = specs[::step][: settings.latency_episodes]
-    greedy = settings.generation.greedy
+    count = params.evaluate.latency_episodes
+    step = max(1, len(specs) // count)
+    some = specs[::step][:count]
+    greedy = params.generation.greedy
     label = f"{label}, one at a time"
     played: list[Trajectory] = []
     lost: str | None = None
@@ -234,26 +239,27 @@ def seconds_of(episodes: Sequence[Trajectory]) -> list[float]:
 
 
 def compare(
-    rows: dict[str, list[EpisodeRow]], alone: dict[str, list[float]], settings: EvaluateSettings
+    rows: dict[str, list[EpisodeRow]], alone: dict[str, list[float]], params: Params
 ) -> dict[str, Any]:
     """The report of both models, with the seed and the modes of its figures.
 
     Raises:
         StageError: all episodes of a model are void, or every pair has a void episode.
     """
+    settings = params.evaluate
     for name, of_model in rows.items():
         require_played(of_model, name)
     with as_stage_error(ValueError):
-        report = compare_models(rows, alone, Bootstrap(settings.bootstrap, settings.seed))
+        report = compare_models(rows, alone, Bootstrap(settings.bootstrap, SEED))
     if report["voids_as_zero"]:
         logger.warning(
             "evaluate: %d void episodes of after count as 0, because it has more than before (%s)",
             *(report["voids_as_zero"], report["after"]["voids"]),
         )
     return report | {
-        "seed": settings.seed,
+        "seed": SEED,
         "reward_mode": "reward_mean, reward, components, success_rate, stop_reasons and tokens "
-        f"describe episodes sampled at T = {settings.generation.temperature:g}; f1_greedy and "
+        f"describe episodes sampled at T = {params.generation.temperature:g}; f1_greedy and "
         "other names with greedy describe greedy episodes",
         "models": {name: str(path) for name, path in MODELS.items()},
     }

@@ -79,8 +79,8 @@ def measure_model(
     run.set_tags({"kind": "evaluate", "model": model})
     torch.set_num_threads(params.threads)
     settings = params.evaluate
-    specs = evaluate.choose(paths.TEST, settings.episodes, settings.seed)
-    generation = settings.generation
+    specs = evaluate.choose(paths.TEST, settings.episodes, evaluate.SEED)
+    generation = params.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
     concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames
     sessions = min(len(specs), params.env.max_sessions, concurrent)
@@ -93,23 +93,23 @@ def measure_model(
         with progress.stage("evaluate"), environment(patient(params)) as url:
             alone = []
             if endpoint:
-                alone = evaluate.play_alone(subject, url, specs, settings, label=model)
-                episodes = len(specs) * (1 + settings.sampling_seeds)
+                alone = evaluate.play_alone(subject, url, specs, params, label=model)
+                episodes = len(specs) * (1 + evaluate.PASSES)
                 say(estimate(endpoint, alone, episodes, sessions, params.evaluate_model))
             played = evaluate.play_modes(
-                subject, url, specs, settings, sessions=sessions, label=model
+                subject, url, specs, params, sessions=sessions, label=model
             )
-            alone = alone or evaluate.play_alone(subject, url, specs, settings, label=model)
+            alone = alone or evaluate.play_alone(subject, url, specs, params, label=model)
     rows = evaluate.rows_of(played, model, params)
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-")
     write_json(REPORTS / "episodes" / f"{name}.json", rows)  # paid for, whatever comes next
     require_nearly_all(rows, model, endpoint)
-    bootstrap = Bootstrap(settings.bootstrap, settings.seed)
+    bootstrap = Bootstrap(settings.bootstrap, evaluate.SEED)
     report = {
         "model": model,
         "base_url": base_url,
         "n": len(specs),
-        "seed": settings.seed,
+        "seed": evaluate.SEED,
         "data_hash": lineage.data_hash(),
         "cost": cost(endpoint, len(rows) + len(alone), params.evaluate_model),
         **describe(rows, evaluate.seconds_of(alone), bootstrap),
@@ -165,7 +165,7 @@ def require_nearly_all(
     if endpoint:
         said = f"The endpoint said: {endpoint.trouble}. " if endpoint.trouble else ""
         fix = (
-            f"{said}Lower evaluate_model.concurrency or raise evaluate_model.timeout_s; if "
+            f"{said}Lower evaluate_model.concurrency; if "
             "sessions were idle for too long, raise env.idle_timeout_s of that server."
         )
     for mode in ("greedy", "sampled"):

@@ -123,7 +123,7 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
         model,
         prompts,
         stop_ids=sorted(ChatFormat(tokenizer).stop_ids),
-        max_new_tokens=params.evaluate.generation.max_turn_tokens,
+        max_new_tokens=params.generation.max_turn_tokens,
         counted=progress.counted,
     )
     del model
@@ -152,9 +152,9 @@ def gather_prompts(
     from tasks.evaluate import choose
 
     wanted = params.export.prompts
-    specs = choose(paths.TEST, wanted, params.export.seed)
+    specs = choose(paths.TEST, wanted, seed=0)
     sessions = min(wanted, params.env.max_sessions)
-    policy = TransformersPolicy(model, tokenizer, params.evaluate.generation.greedy)
+    policy = TransformersPolicy(model, tokenizer, params.generation.greedy)
     episodes = play_shown("prompts", policy, url, specs, sessions=sessions)
     frames = [frame for episode in episodes for frame in episode.frames.values() if frame.turns]
     roots = [frame.turns[0].prompt_ids for frame in frames if frame.parent is None]
@@ -179,7 +179,7 @@ def check(model: Path, live: Record, params: Params, *, url: str, problem: str) 
         command = [sys.executable, "-m", "agent.training.export", str(model.resolve())]
         command += [str(record), str(out), "--threads", str(params.threads)]
         command += ["--url", url, "--problem", problem]
-        command += ["--generation", params.evaluate.generation.model_dump_json()]
+        command += ["--generation", params.generation.model_dump_json()]
         env = os.environ | {"PYTHONPATH": variables.python_path()}
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:

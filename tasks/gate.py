@@ -34,12 +34,11 @@ from statistics import fmean
 from typing import Any
 
 from agent.rollouts.specs import EpisodeSpec, read_specs
-from agent.rollouts.trajectory import Trajectory
+from agent.rollouts.trajectory import SUCCESS_AT, Trajectory
 from rewards.settings import RewardSettings
 from rewards.spans import distinct_items, quoted_text
 from tasks import paths
 from tasks.config.params import Params
-from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError, as_stage_error
 from tasks.io import read_json, write_json
 from tasks.reporting import progress
@@ -48,6 +47,9 @@ from tasks.tracking.runs import StageRun
 from tasks.training.problem_data import unseen
 
 PRIMARY = "primary_objective"
+EPISODES, MOST = 10, 60
+"""Episodes of a level at once, and at most while the gate is closed."""
+SEED = 0
 FINDS = 2
 """Episodes of a level that earn by reading, of which random code has none."""
 SUCCESSES = 7
@@ -70,12 +72,12 @@ def run(params: Params, run: StageRun) -> Path:
     from agent.policies.hf_policy import TransformersPolicy, load_model
     from tasks.deployment.environment import environment
 
-    settings, curriculum = params.gate, params.train.curriculum
-    specs = unseen(by_level(paths.TRAIN, settings.seed), params)
+    curriculum = params.train.curriculum
+    specs = unseen(by_level(paths.TRAIN, SEED), params)
     torch.set_num_threads(params.threads)
     with progress.doing("load the model"):
-        policy = TransformersPolicy(*load_model(paths.BASE), settings.generation)
-    sessions = min(params.env.max_sessions, settings.generation.batch_frames)
+        policy = TransformersPolicy(*load_model(paths.BASE), params.generation)
+    sessions = min(params.env.max_sessions, params.generation.batch_frames)
     with environment(params) as url:
 
         def play_level(level: str, start: int, stop: int) -> list[Trajectory]:
@@ -85,11 +87,12 @@ def run(params: Params, run: StageRun) -> Path:
             return play_shown(level, policy, url, some, sessions=sessions)
 
         levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
-        played = probe(play_level, levels, settings, params.rewards)
-        report = decide(played, settings, params.rewards)
+        played = probe(play_level, levels, params.rewards)
+        report = decide(played, params.rewards)
         report |= {
             "model": str(paths.BASE),
-            "seed": settings.seed,
+            "temperature": params.generation.temperature,
+            "seed": SEED,
             "zero_shot": read_json(paths.ZERO_SHOT) or None,
         }
         run.log_artifact(write_json(paths.GATE, report))
@@ -97,10 +100,12 @@ def run(params: Params, run: StageRun) -> Path:
         if not report["passed"]:
             paths.BASELINE.unlink(missing_ok=True)  # of an earlier model
             raise GateFailed(report["advice"])
-        baseline = {
-            level: play_level(level, 0, settings.baseline_episodes) for level in curriculum.levels
-        }
-    summary = summarise(baseline, params.rewards.success_at, settings)
+        episodes = params.gate.baseline_episodes
+        baseline = {level: play_level(level, 0, episodes) for level in curriculum.levels}
+    summary = summarise(baseline) | {
+        "temperature": params.generation.temperature,
+        "seed": SEED,
+    }
     run.log_artifact(write_json(paths.BASELINE, summary))
     for level, numbers in summary["levels"].items():
         scores = {"reward": numbers["reward_mean"], **numbers["components"]}
@@ -124,14 +129,14 @@ def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
 
 
 def probe(
-    play_level: PlayLevel, levels: Sequence[str], settings: GateSettings, rewards: RewardSettings
+    play_level: PlayLevel, levels: Sequence[str], rewards: RewardSettings
 ) -> dict[str, list[Trajectory]]:
-    """Episodes by level: `episodes` of each; more, up to `max_episodes`, while none opens."""
-    played = {level: play_level(level, 0, settings.episodes) for level in levels}
+    """Episodes by level: `EPISODES` of each; more, up to `MOST`, while none opens."""
+    played = {level: play_level(level, 0, EPISODES) for level in levels}
     for level in levels:
         while not any(opens(episodes, rewards) for episodes in played.values()):
             start = len(played[level])
-            stop = min(start + settings.episodes, settings.max_episodes)
+            stop = min(start + EPISODES, MOST)
             more = play_level(level, start, stop) if start < stop else []
             if not more:
                 break
@@ -151,7 +156,7 @@ def count(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[str, 
     return {
         "earned": len(earning),
         "found": sum(has_read(episode, rewards.min_span_chars) for episode in earning),
-        "succeeded": sum(primary(episode) >= rewards.success_at for episode in earning),
+        "succeeded": sum(primary(episode) >= SUCCESS_AT for episode in earning),
     }
 
 
@@ -168,9 +173,7 @@ def primary(episode: Trajectory) -> float:
     return 0.0 if episode.void else episode.components.get(PRIMARY, 0.0)
 
 
-def decide(
-    played: dict[str, list[Trajectory]], settings: GateSettings, rewards: RewardSettings
-) -> dict[str, Any]:
+def decide(played: dict[str, list[Trajectory]], rewards: RewardSettings) -> dict[str, Any]:
     """The gate's report: the decision, the figures of each level, and advice.
 
     Raises:
@@ -181,12 +184,7 @@ def decide(
     levels = {level: figures(episodes, rewards) for level, episodes in played.items()}
     summary = "; ".join(f"{level}: {in_words(row)}" for level, row in levels.items())
     advice = f"open ({summary})" if passed else f"{summary}. GRPO cannot learn. {advise(valid)}"
-    return {
-        "passed": passed,
-        "advice": advice,
-        "temperature": settings.generation.temperature,
-        "levels": levels,
-    }
+    return {"passed": passed, "advice": advice, "levels": levels}
 
 
 def mostly_valid(episodes: Sequence[Trajectory]) -> list[Trajectory]:
@@ -231,7 +229,7 @@ def advise(valid: Sequence[Trajectory]) -> str:
     if ends.count("truncated") > len(ends) / 2:
         return (
             "Most roots were truncated: raise max_turn_tokens and max_frame_tokens in "
-            "gate.generation and train.generation, or teach the model longer."
+            "generation, or teach the model longer."
         )
     if malformed > turns / 2:
         return (
@@ -258,9 +256,7 @@ def means(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def summarise(
-    baseline: dict[str, list[Trajectory]], success_at: float, settings: GateSettings
-) -> dict[str, Any]:
+def summarise(baseline: dict[str, list[Trajectory]]) -> dict[str, Any]:
     """The baseline of each level, and its unweighted means over the levels.
 
     Raises:
@@ -274,7 +270,7 @@ def summarise(
         level: {
             "episodes": len(episodes),
             "void": len(baseline[level]) - len(episodes),
-            "success_rate": fmean(episode.succeeded(success_at) for episode in episodes),
+            "success_rate": fmean(episode.succeeded for episode in episodes),
             **means(episodes),
         }
         for level, episodes in valid.items()
@@ -292,6 +288,4 @@ def summarise(
         "episodes": sum(level["episodes"] for level in levels.values()),
         "levels": levels,
         "model": str(paths.BASE),
-        "temperature": settings.generation.temperature,
-        "seed": settings.seed,
     }

@@ -33,6 +33,8 @@ from tasks.io import replacing, write_json
 from tasks.reporting import progress
 from tasks.tracking.runs import StageRun
 
+MAX_REJECTED = 0.5
+"""Share of the rows; with more, the file is of another kind than its reader expects."""
 _NAMED = 5
 """Maximum number of rejected rows in an error message."""
 
@@ -81,12 +83,12 @@ def read_source(params: Params) -> Found:
     if settings.source == "synthetic":
         return accept(generate(settings.synthetic), params.rewards.min_span_chars)
     bounds = ProblemBounds(**prepared.bounds(params))
-    align, splits = settings.align, settings.splits
+    splits = settings.splits
     try:
         with progress.doing("read", "rows") as work:
             if settings.source == "hub":
-                return hub.read_data_set(settings.hub, align, splits, bounds, work.reach)
-            return files.read_problem_file(settings.files, align, splits, bounds, work.reach)
+                return hub.read_data_set(settings.hub, splits, bounds, work.reach)
+            return files.read_problem_file(settings.files, splits, bounds, work.reach)
     except SourceUnreachable as error:
         raise StageError(str(error)) from None
     except SourceError as error:
@@ -122,10 +124,10 @@ def judge(params: Params, data: Found) -> None:
     # Beside headings, the questions of a file are the test.
     own = [one for one in data.problems if not _with_headings(params) or one.split == "test"]
     rows = rejected + len(own)
-    if rejected / max(1, rows) > params.validate_.max_rejected:
+    if rejected / max(1, rows) > MAX_REJECTED:
         raise StageError(
-            f"{rejected} of {rows} rows were rejected, more than validate.max_rejected "
-            f"{params.validate_.max_rejected:g}{_first(data)}"
+            f"{rejected} of {rows} rows were rejected, more than a share of {MAX_REJECTED:g}"
+            f"{_first(data)}"
         )
     filled = {problem.split for problem in data.problems}
     for split in SPLITS:

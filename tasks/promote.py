@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 SETS = ("first", "second")
+RESAMPLES = 10_000
+"""Of a bootstrap: the ends of a 99 % interval each have 50 of them beyond."""
 
 
 class Opponent(NamedTuple):
@@ -81,7 +83,7 @@ def run(params: Params, run: StageRun) -> Path:
     if challenger.tags.get(versions.SERVING) != versions.serving(params):
         raise StageError(
             f"{versions.named(challenger)} would serve with other settings than those in force "
-            "(promote.mode, evaluate.generation). Run the stage register first."
+            "(promote.mode, generation). Run the stage register first."
         )
     champion = versions.champion(name)
     if (report := settled(challenger, champion, params)) is None:
@@ -140,6 +142,7 @@ def rule(params: Params) -> dict[str, Any]:
     """Conditions of a decision besides the two models; a change permits a new comparison."""
     return {
         **params.promote.model_dump(),
+        "bootstrap": RESAMPLES,
         "temperature": params.serving.temperature,
         "least_pairs": LEAST_PROBLEMS,
         "least_collections": LEAST_COLLECTIONS,
@@ -193,7 +196,7 @@ def decide(
     opponent = opponent_of(champion)
     models = {"opponent": opponent.folder, "challenger": versions.download(challenger)}
     seed = fresh_seed(challenger)
-    bootstrap = Bootstrap(params.promote.bootstrap, seed, params.promote.level)
+    bootstrap = Bootstrap(RESAMPLES, seed, params.promote.level)
     outcomes: list[promotion.Outcome] = []
     with as_stage_error(ValueError), pool(params, seed) as problems:
         sets = promotion.two_sets(problems.problems, params.promote.problems, seed)
@@ -281,7 +284,7 @@ def play_set(
     sessions = min(len(chosen), params.env.max_sessions, generation.batch_frames)
     return {
         name: [
-            episode_row(episode, name, params.promote.mode, 0, params.rewards.success_at)
+            episode_row(episode, name, params.promote.mode, 0)
             for episode in play_model(
                 folder, url, chosen, generation, sessions=sessions, label=f"{name}, {label} set"
             )

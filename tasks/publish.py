@@ -84,7 +84,7 @@ def publish(params: Params, push: bool) -> Iterator[str]:
     """
     settings = params.publish
     license = check(params)
-    hub = Hub(params.deploy.space, SETTINGS) if push else None
+    hub = Hub(SETTINGS) if push else None
     champion = find_champion(params.register_.model_name)
     source = champion.params.prepare.source
     if settings.dataset_license is None and source != "synthetic":
@@ -243,7 +243,7 @@ def write_model(
             warm_start=kinds[params.warmstart.kind],
             method=params.train.method,
             train=params.train,
-            temperature=params.evaluate.generation.temperature,
+            temperature=params.generation.temperature,
             source=params.prepare.source,
             commit=tags.get("commit", "unknown"),
             weights_hash=tags.get("weights_hash", "unknown"),

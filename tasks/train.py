@@ -1,7 +1,7 @@
 """Stage `train`: GRPO on trees of episodes, with the curriculum, from models/base.
 
 Writes models/adapter (models/policy with `train.method: full`), reports/train.parquet with a row
-per step, models/checkpoints, and some episodes of every `table_every`-th step in
+per step, models/checkpoints, and some episodes of every `TABLE_EVERY`-th step in
 reports/raw_episodes.jsonl. Every `evaluate_every`-th row has figures of a few validation problems,
 which are never trained on. With `train.processes` above 1, this process has the environment and
 the MLflow run, and ranks train (`agent/training/ranks.py`, `train_rank.py`). A killed run resumes
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 CHECKPOINTS = Path("models/checkpoints")
+TABLE_EVERY = 10
+"""Steps between tables of raw episodes."""
 JOB = "job.json"
 """File of the stage's settings and addresses, in the folder of the ranks."""
 
@@ -62,8 +64,8 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.train
     ranks.require_whole_weights()
     warn_without_gpu(params.model)
-    if settings.generation.temperature == 0:
-        raise ConfigError("train.generation.temperature is 0 (all episodes are equal). Set 1.0.")
+    if params.generation.temperature == 0:
+        raise ConfigError("generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(paths.TRAIN, settings.curriculum.levels)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(paths.BASE, "warmstart")
@@ -161,8 +163,11 @@ def learn(
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     with progress.doing("load the model"):
         model, tokenizer = load_model(paths.BASE)
-    engine = engine_of(params.engine, settings, paths.BASE, marks["base model"])
-    playing = players(tokenizer, params.engine, engine, CHECKPOINTS)
+    generation, rank = params.generation, settings.lora.r
+    engine = engine_of(
+        params.engine, rank, generation.max_frame_tokens, paths.BASE, marks["base model"]
+    )
+    playing = players(tokenizer, engine, CHECKPOINTS)
     shown = progress.doing("", "steps", settings.steps)
     with Sessions(url, sessions_wanted) as sessions, playing as maker, shown as steps:
         callbacks = TrainingCallbacks(params, run, problems, sessions, maker, steps, marks)
@@ -174,6 +179,7 @@ def learn(
             rollout=callbacks.rollout,
             on_step=callbacks.on_step,
             state=callbacks.save,
+            temperature=generation.temperature,
             engine="vllm" if params.engine.url else "own",
             counted=progress.counted,
         )
@@ -210,8 +216,7 @@ class TrainingCallbacks:
         from agent.training.groups import Drawn
         from tasks.training.training_log import TrainingLog
 
-        self.settings = params.train
-        self.success_at = params.rewards.success_at
+        self.settings, self.generation = params.train, params.generation
         sft = params.warmstart.sft
         self.moves = sft.moves if sft.plan == "moves" else None
         self.run, self.problems, self.sessions = run, unseen(problems, params), sessions
@@ -238,7 +243,7 @@ class TrainingCallbacks:
 
         self.started = time.monotonic()
         self.model = model
-        policy = self.players.policy(model, self.settings.generation, step - 1)
+        policy = self.players.policy(model, self.generation, step - 1)
         name = "rollout" if ranks.count() == 1 else "rollout of rank 0"
         self.drawn = draw_groups(
             lambda specs: ranks.play_dealt(
@@ -258,6 +263,7 @@ class TrainingCallbacks:
         """Update the curriculum; rank 0 logs figures and shows progress after an optimizer step."""
         from agent.demonstrations import moves
         from agent.training import ranks
+        from agent.training.curriculum import METRIC
         from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
 
         level, index = self.curriculum.level, self.curriculum.index
@@ -268,9 +274,9 @@ class TrainingCallbacks:
         metric = events[0].metric if events else self.curriculum.metric
         metrics = {
             **(moves.shares(played, self.moves) if self.moves else {}),
-            **episode_metrics(played, self.success_at),
+            **episode_metrics(played),
             **trainer_metrics(logs),
-            **draw_metrics(self.drawn, self.success_at),
+            **draw_metrics(self.drawn),
             "curriculum/level": float(index),
             "train/step_seconds": time.monotonic() - self.started,
         }
@@ -279,7 +285,7 @@ class TrainingCallbacks:
         if self.held_out and step % self.settings.evaluate_every == 0:
             metrics |= self.evaluate(step)
         self.log.add_step(step, metrics, level=level, event=events[0].kind if events else "")
-        if step % self.settings.table_every == 0 or step == 1:
+        if step % TABLE_EVERY == 0 or step == 1:
             self.log.add_episodes(step, played)
         # Both are missing if all episodes of the step are void.
         reward, primary = (metrics.get(f"reward/{n}", math.nan) for n in ("overall", "primary"))
@@ -289,7 +295,7 @@ class TrainingCallbacks:
         for event in events:
             progress.say(
                 f"step {step}: {event.kind} from {event.source} to {event.target} "
-                f"({self.settings.curriculum.metric} {event.metric:.3f})"
+                f"({METRIC} {event.metric:.3f})"
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
 
@@ -300,11 +306,11 @@ class TrainingCallbacks:
         Other ranks go on, and wait for this one where they next exchange something.
         """
         started = time.monotonic()
-        policy = self.players.policy(self.model, self.settings.generation.greedy, step)
+        policy = self.players.policy(self.model, self.generation.greedy, step)
         played = play_shown(
             "held-out problems", policy, self.sessions, self.held_out, sessions=self.flight
         )
-        metrics = held_out_metrics(played, self.settings.curriculum.levels, self.success_at)
+        metrics = held_out_metrics(played, self.settings.curriculum.levels)
         reward = metrics.get("eval/reward", math.nan)
         progress.say(f"step {step}: held-out reward {reward:.3f}, greedy ({len(played)} episodes)")
         return metrics | {"eval/step_seconds": time.monotonic() - started}

@@ -50,7 +50,6 @@ def run(params: Params, run: StageRun) -> Path:
     bounds = Bounds(
         difficulties=params.prepare.levels,
         min_span_chars=params.rewards.min_span_chars,
-        max_text_chars=params.validate_.max_text_chars,
         min_rows=params.validate_.min_rows,
         candidates=params.prepare.source == "synthetic",
     )

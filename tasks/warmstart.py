@@ -28,6 +28,7 @@ from tasks.reporting import progress
 
 if TYPE_CHECKING:
     from agent.nano.reading import ReadingLessons
+    from agent.nano.settings import NanoSettings
     from tasks.tracking.runs import StageRun
 
 _LOG_EVERY = 10
@@ -57,7 +58,7 @@ def run(params: Params, run: StageRun) -> Path:
 
     from agent.nano.warmstart import build, save, teach
 
-    settings = params.warmstart.nano
+    settings = nano(params)
     check(params)
     torch.set_num_threads(params.threads)
     taught_by = lessons(params)
@@ -118,4 +119,11 @@ def lessons(params: Params) -> ReadingLessons:
             f"prepare.synthetic.lexicon is {size}, of which {taught} names are taught, but "
             f"demonstrations show {MOST_SENTENCES} different ones. Raise it."
         )
-    return ReadingLessons(params.warmstart.nano, size)
+    return ReadingLessons(nano(params), size)
+
+
+def nano(params: Params) -> NanoSettings:
+    """The warm start of nano, as long as the settings say."""
+    from agent.nano.settings import NanoSettings
+
+    return NanoSettings(**params.warmstart.nano.model_dump())

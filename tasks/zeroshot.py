@@ -51,7 +51,7 @@ def run(params: Params, run: StageRun) -> Path:
     report: dict[str, Any] = {"kind": kind, "played": kind not in NOT_PLAYED}
     if report["played"]:
         report |= describe(play_bare(params, run), params.rewards)
-        report |= {"temperature": params.gate.generation.temperature, "seed": params.gate.seed}
+        report |= {"temperature": params.generation.temperature, "seed": gate.SEED}
         run.log_metrics(metrics(report))
     else:
         report["advice"] = NOT_PLAYED[kind]
@@ -72,8 +72,8 @@ def play_bare(params: Params, run: StageRun) -> list[Trajectory]:
     from agent.policies.hf_policy import TransformersPolicy
     from tasks.deployment.environment import environment
 
-    level, generation = params.train.curriculum.levels[0], params.gate.generation
-    specs = unseen(gate.by_level(paths.TRAIN, params.gate.seed), params).get(level, [])[:EPISODES]
+    level, generation = params.train.curriculum.levels[0], params.generation
+    specs = unseen(gate.by_level(paths.TRAIN, gate.SEED), params).get(level, [])[:EPISODES]
     if not specs:
         raise StageError(f"{paths.TRAIN} has no problem of difficulty {level!r}")
     torch.set_num_threads(params.threads)
@@ -95,7 +95,7 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
         from agent.nano.warmstart import build
 
         warmstart.check(params)
-        taught = build(params.warmstart.nano, warmstart.lessons(params))
+        taught = build(warmstart.nano(params), warmstart.lessons(params))
         yield taught.model.eval(), taught.tokenizer
         return
     from agent.policies.hf_policy import load_model

@@ -18,7 +18,7 @@ from env.embedding import order_of
 from env.problems.schema import Problem
 from env.prompts import defuse
 from env.ranking import rank
-from env.settings import EnvSettings, PromptStyle
+from env.settings import PROMPT_CHARS, EnvSettings, PromptStyle
 from rewards.numbered import holds_gold
 from rewards.settings import RewardSettings
 
@@ -31,9 +31,8 @@ VERDICTS: dict[PromptStyle, str] = {
 """Last line of the prompt of a reader that gets a single passage, which comes before it.
 
 A model that meets the question's words after the passage can tell whether they were to be expected
-there, and orders passages of a page somewhat better. With `question_first` it's told before, too.
-One that is told how high its passage was ranked follows that and reads less, so the root's code
-uses the ranks instead."""
+there, and orders passages of a page somewhat better. One that is told how high its passage was
+ranked follows that and reads less, so the root's code uses the ranks instead."""
 YES: dict[PromptStyle, str] = {
     "full": 'reply.lower().startswith("yes")',
     "compact": 'reply == "yes"',
@@ -59,15 +58,13 @@ Passage = tuple[str, str]
 class Keyed:
     """Sizes of the plan."""
 
-    ranked: int
+    ranked: int = 24
     """Passages that the root ranks."""
-    shown: int
+    shown: int = 8
     """Passages of each reader."""
     near_chars: int | None = None
     """Most characters between one passage of an answer and the next, if readers get one each; None
     if they may stand anywhere."""
-    question_first: bool = False
-    """Whether a reader of a single passage is told the question before it, too."""
 
     @property
     def readers(self) -> int:
@@ -87,8 +84,7 @@ def code(question: str, keyed: Keyed, style: PromptStyle, most: int) -> str:
     head = f"question = {text_literal(question)}\nfound = rank(context, question, {keyed.ranked})\n"
     item = '{"paper_id": d, "text": t}'
     if keyed.shown == 1:
-        first = "{question}\\n" * keyed.question_first
-        prompts = f'[f"{first}{{t}}\\n{VERDICTS[style]}" for d, t in found]'
+        prompts = f'[f"{{t}}\\n{VERDICTS[style]}" for d, t in found]'
         asked = f"{head}{_ask(prompts, keyed, most)}\n"
         pairs = f"(d, t), reply in zip(found, replies) if {YES[style]}"
         if keyed.near_chars is None:
@@ -147,8 +143,7 @@ def readers(
     for k in range(0, len(passages), keyed.shown):
         part = passages[k : k + keyed.shown]
         lines = [f"{number} {text}" for number, (_, text) in enumerate(part, 1)]
-        single = [*[problem.question] * keyed.question_first, part[0][1], task]
-        yield "\n".join(single if keyed.shown == 1 else [task, *lines]), part
+        yield "\n".join([part[0][1], task] if keyed.shown == 1 else [task, *lines]), part
 
 
 def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSettings) -> list[Passage]:
@@ -160,8 +155,8 @@ def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSetting
 def fault(problem: Problem, keyed: Keyed, env: EnvSettings, rewards: RewardSettings) -> str | None:
     """Reason why the plan finds nothing of a problem; None if it finds a part at least."""
     longest = max((len(p) for p, _ in readers(problem, keyed, env, rewards)), default=0)
-    if longest > env.limits.prompt_chars:
-        return "a reader's prompt is longer than env.limits.prompt_chars"
+    if longest > PROMPT_CHARS:
+        return f"a reader's prompt is longer than {PROMPT_CHARS} characters"
     found = ranked(problem, keyed.ranked, env, rewards)
     if not any(_is_gold(problem, passage, rewards) for passage in found):
         return f"no evidence is among the first {keyed.ranked} passages for its question"

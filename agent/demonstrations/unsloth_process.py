@@ -39,6 +39,7 @@ def train_with_unsloth(
     train: TrainSettings,
     *,
     out: Path,
+    frame_tokens: int,
     threads: int,
     on_step: OnSupervisedStep,
 ) -> None:
@@ -50,6 +51,7 @@ def train_with_unsloth(
         settings: the section `warmstart.sft`.
         train: the section `train`; Unsloth has its own checkpointing.
         out: folder of the adapter.
+        frame_tokens: tokens of one frame's conversation.
         threads: CPU threads of torch.
         on_step: receives each step's figures.
 
@@ -58,7 +60,8 @@ def train_with_unsloth(
     """
     with TemporaryDirectory(prefix="rlm-unsloth-") as folder:
         job, errors = Path(folder, "job.json"), Path(folder, "errors.txt")
-        values = {"base": str(base.resolve()), "out": str(out.resolve()), "threads": threads}
+        values = {"base": str(base.resolve()), "out": str(out.resolve())}
+        values |= {"frame_tokens": frame_tokens, "threads": threads}
         sections = {"settings": settings.model_dump(), "train": train.model_dump()}
         job.write_text(json.dumps({**values, **sections, "rows": rows}), encoding="utf-8")
         with (
@@ -104,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model, _ = load_with_unsloth(
         Path(job["base"]),
         train.lora,
-        max_seq_length=train.generation.max_frame_tokens,
+        max_seq_length=job["frame_tokens"],
         seed=settings.seed,
     )
     # Unsloth changes some tokenizers; this is the one of the rows.

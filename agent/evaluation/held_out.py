@@ -31,21 +31,18 @@ def choose_held_out(specs: Sequence[EpisodeSpec], count: int, seed: int) -> list
     ]
 
 
-def held_out_metrics(
-    episodes: Sequence[Trajectory], levels: Sequence[str], success_at: float
-) -> dict[str, float]:
+def held_out_metrics(episodes: Sequence[Trajectory], levels: Sequence[str]) -> dict[str, float]:
     """Means over valid episodes, with 95 % intervals of the reward by collection of problems.
 
     Args:
         episodes: at least one; voids count only in `eval/void_rate`.
         levels: levels of the training. `eval/reward` and the others without a level's name are over
             these; other levels, such as larger collections, have only figures of their own.
-        success_at: least primary_objective of a successful episode.
 
     Returns:
         `eval/NAME` and `eval/LEVEL_NAME`; a part without a valid episode is absent.
     """
-    rows = [episode_row(episode, "train", "greedy", 0, success_at) for episode in episodes]
+    rows = [episode_row(episode, "train", "greedy", 0) for episode in episodes]
     valid = [row for row in rows if row["reward"] is not None]
     parts: dict[str, list[EpisodeRow]] = {}
     for row in valid:

@@ -33,9 +33,7 @@ _ZERO = dict.fromkeys(SCORES, 0.0) | {"success": False}
 _LABELS = ("problem_id", "collection_id", "difficulty", "tier")
 
 
-def episode_row(
-    trajectory: Trajectory, model: str, mode: Mode, pass_: int, at: float
-) -> EpisodeRow:
+def episode_row(trajectory: Trajectory, model: str, mode: Mode, pass_: int) -> EpisodeRow:
     """Flat row of an episode.
 
     Args:
@@ -43,7 +41,6 @@ def episode_row(
         model: `before`, `after` or any other name.
         mode: decoding of its turns.
         pass_: number of the sampling pass, which is part of a pair's key.
-        at: least primary_objective of a success (`rewards.success_at`).
     """
     turns = [turn for frame in trajectory.frames.values() for turn in frame.turns]
     metrics, counters = trajectory.metrics, trajectory.counters
@@ -59,7 +56,7 @@ def episode_row(
         "pass": pass_,
         **_fields(trajectory, *_LABELS),
         **(scores if played else dict.fromkeys(SCORES)),
-        "success": trajectory.succeeded(at) if played else None,
+        "success": trajectory.succeeded if played else None,
         "stop_reason": trajectory.root.stop_reason if trajectory.frames else None,
         **_fields(counters, "turns", "sub_calls", "frames", "max_depth"),
         **_fields(counters, "errors", "timeouts", "format_errors"),

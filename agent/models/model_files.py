@@ -150,8 +150,8 @@ def require_lora(base: Path, lora: LoraSettings) -> None:
     for name, value in adapter.items():
         if value != wanted[name]:
             raise PolicyError(
-                f"{base / ADAPTER}: its {name} is {value}, but train.lora.{name} is "
-                f"{wanted[name]}. Run the stage warmstart again, or set train.lora.{name}."
+                f"{base / ADAPTER}: its {name} is {value}, but the training's is "
+                f"{wanted[name]}. Run the stage warmstart again, or change train.lora."
             )
 
 

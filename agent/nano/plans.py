@@ -21,9 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from agent.nano.settings import Kept, PlanKind, ReadingMixture
 from agent.nano.tokenizer import Conversation
 from env import prompts
 from env.problems.fields import QUESTIONS
@@ -35,6 +34,36 @@ from env.settings import LimitSettings
 _T = TypeVar("_T")
 _LIMITS = LimitSettings()
 """Compact prompts name no limit. `observation_chars` cuts what is printed."""
+
+PlanKind = Literal["readers", "children", "pages", "names", "recite", "unread"]
+"""Reader of the sentences: readers, children with readers, the root in pages or by names alone.
+
+With `recite` the root writes names of the field from memory, with `unread` it guesses.
+"""
+Kept = Literal["field", "all", "first"]
+"""Sentences of an answer: those of the field, all, or the first."""
+
+# Shares of the decisions. All good choices together are rare, so the base model is mediocre. Each
+# good choice alone is frequent, so that sampling finds it.
+PLANS: dict[PlanKind, float] = {
+    "readers": 0.5,
+    "children": 0.15,
+    "pages": 0.15,
+    "names": 0.05,
+    "recite": 0.03,
+    "unread": 0.12,
+}
+SIZES = {1: 0.15, 2: 0.15, 4: 0.35, 8: 0.25, 24: 0.1}
+"""Of the sentences of a reader's call."""
+PAGES = {8: 0.2, 12: 0.5, 24: 0.3}
+"""Of the sentences of a page."""
+MOST: dict[int | None, float] = {8: 0.64, 16: 0.04, None: 0.32}
+"""Of the sentences that are looked at; None for all."""
+KEPT: dict[Kept, float] = {"field": 0.8, "all": 0.12, "first": 0.08}
+FORGETFUL = 0.3
+"""Pages whose turns do not show the earlier ones."""
+BUDGETED = 0.2
+"""Questions that name a budget of tokens."""
 
 UNKNOWN = "unknown"
 """Word of a reader for a field that it does not know."""
@@ -81,16 +110,16 @@ class ReadingPlan:
 BEST = ReadingPlan("readers", 4, None, "field")
 
 
-def draw_plan(rng: Random, mixture: ReadingMixture) -> ReadingPlan:
+def draw_plan(rng: Random) -> ReadingPlan:
     """Draw a root's decisions."""
-    most = pick(rng, mixture.most)
-    kind = pick(rng, mixture.plan)
+    most = pick(rng, MOST)
+    kind = pick(rng, PLANS)
     return ReadingPlan(
         kind=kind,
-        size=int(pick(rng, mixture.page if kind == "pages" else mixture.size)),
-        most=None if most == "all" else int(most),
-        keep=pick(rng, mixture.keep),
-        budget=rng.randrange(*_BUDGETS) if rng.random() < mixture.budget else None,
+        size=pick(rng, PAGES if kind == "pages" else SIZES),
+        most=most,
+        keep=pick(rng, KEPT),
+        budget=rng.randrange(*_BUDGETS) if rng.random() < BUDGETED else None,
     )
 
 

@@ -10,7 +10,16 @@ import numpy as np
 import torch
 
 from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
-from agent.nano.plans import BEST, UNKNOWN, ReadingTalks, draw_plan, forgetful, pick
+from agent.nano.plans import (
+    BEST,
+    FORGETFUL,
+    KEPT,
+    UNKNOWN,
+    ReadingTalks,
+    draw_plan,
+    forgetful,
+    pick,
+)
 from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import Conversation, render
@@ -65,7 +74,7 @@ class ReadingLessons:
     """Lessons of a warm start.
 
     Args:
-        settings: mixture, drills and weights.
+        settings: drills and weights.
         size: names of the lexicon.
     """
 
@@ -133,17 +142,16 @@ class ReadingLessons:
 
     def _trees(self, rng: Random, count: int) -> Iterator[Conversation]:
         """Conversations of roots, and a child of each root that asks children."""
-        mixture = self._settings.reading
         for _ in range(count):
             method, field = rng.choice(names.COMMON), rng.choice(FIELDS)
-            plan = draw_plan(rng, mixture)
+            plan = draw_plan(rng)
             root = self._talks.root(rng, plan, method, field, rng.choice(self._papers))
-            if plan.kind == "pages" and rng.random() < mixture.forgetful:
+            if plan.kind == "pages" and rng.random() < FORGETFUL:
                 yield from forgetful(root)
             else:
                 yield root
             if plan.kind == "children":
-                yield self._talks.child(method, field, pick(rng, mixture.keep))
+                yield self._talks.child(method, field, pick(rng, KEPT))
 
     def _roots(self, encoder: Encoder, rng: Random) -> Iterator[ExampleBatch]:
         settings = self._settings

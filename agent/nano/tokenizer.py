@@ -65,7 +65,7 @@ def build_tokenizer(
     if long:
         raise PolicyError(
             f"{len(long)} names ({', '.join(long[:3])}...) do not have two tokens. "
-            "Raise warmstart.nano.model.vocab."
+            "Raise NanoModelSettings.vocab."
         )
     fast.add_tokens(list(whole))
     return fast

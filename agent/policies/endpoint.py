@@ -208,8 +208,7 @@ class EndpointPolicy:
                     f"({self.trouble}). {fix}"
                 ) from None
             raise PolicyError(
-                f"{self.base_url} does not answer: {self.trouble}. Start it or correct the "
-                "address; if it is slow, raise evaluate_model.timeout_s."
+                f"{self.base_url} does not answer: {self.trouble}. Start it or correct the address."
             ) from None
 
     def beside(self, stop: Event) -> EndpointPolicy:

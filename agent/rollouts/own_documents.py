@@ -20,7 +20,7 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
 from env.models import RLMObservation
-from env.settings import EnvSettings
+from env.settings import DOCUMENT_CHARS, PROMPT_CHARS, EnvSettings
 from rewards.settings import RewardSettings
 from rewards.spans import locate
 
@@ -70,10 +70,10 @@ def fault(question: Question, env: EnvSettings) -> str | None:
     """Fault of a question and its fix; None when the question can be asked."""
     if not question.text.strip():
         return "the question is empty; write one"
-    if len(question.text) > env.limits.prompt_chars:
+    if len(question.text) > PROMPT_CHARS:
         return (
             f"the question has {len(question.text)} characters, more than "
-            f"{env.limits.prompt_chars} (env.limits.prompt_chars). Shorten it."
+            f"{PROMPT_CHARS}. Shorten it."
         )
     if not question.documents:
         return "the question comes without documents. Give at least one."
@@ -90,10 +90,10 @@ def fault(question: Question, env: EnvSettings) -> str | None:
                 f"{what} holds {text[error.start]!r} at {error.start}, a lone surrogate. Remove it."
             )
     size = sum(map(len, question.documents.values()))
-    if size > env.document_chars:
+    if size > DOCUMENT_CHARS:
         return (
-            f"the documents have {size:,} characters in total, more than {env.document_chars:,} "
-            "(env.document_chars); ask about fewer."
+            f"the documents have {size:,} characters in total, more than {DOCUMENT_CHARS:,}; ask "
+            "about fewer."
         )
     return None
 

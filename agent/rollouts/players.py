@@ -17,9 +17,9 @@ from agent.errors import CheckpointError, disk_is_full
 from agent.policies.base import Policy
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy
-from agent.settings import EngineSettings, GenerationSettings
+from agent.settings import GenerationSettings
 from agent.vllm.policy import VllmPolicy
-from agent.vllm.server import ADAPTERS, Engine, VllmServer
+from agent.vllm.server import ADAPTERS, CONCURRENCY, Engine, VllmServer
 
 
 class Players(Protocol):
@@ -95,24 +95,21 @@ class VllmPlayers:
 
 
 @contextmanager
-def players(
-    tokenizer: Any, settings: EngineSettings, engine: Engine | None, checkpoints: Path
-) -> Iterator[Players]:
+def players(tokenizer: Any, engine: Engine | None, checkpoints: Path) -> Iterator[Players]:
     """The players that the settings name, with open connections for the block.
 
     Args:
         tokenizer: tokenizer of the model in training.
-        settings: the section `engine`.
         engine: the server; None: the model in training plays.
         checkpoints: folder of the checkpoints.
     """
     if engine is None:
         yield OwnPlayers(tokenizer)
         return
-    server, folder = VllmServer(engine, settings), checkpoints.resolve() / ADAPTERS
+    server, folder = VllmServer(engine), checkpoints.resolve() / ADAPTERS
     shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
     try:
-        yield VllmPlayers(tokenizer, server, folder, settings.concurrency)
+        yield VllmPlayers(tokenizer, server, folder, CONCURRENCY)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         server.close()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from env.models import AnswerMetrics, Counters, Finish, FrameKind, JSONValue, StopReason
 from env.prompts import cut
 
+SUCCESS_AT = 0.5
+"""Least primary objective of a successful episode: half of the evidence, without much else."""
 ANSWER_CHARS = 10_000
 """Characters, as JSON, of an answer that a record keeps; a longer one becomes its first part."""
 
@@ -96,9 +98,10 @@ class Trajectory:
         """Whether the root gave a final answer."""
         return self.void is None and bool(self.frames) and self.root.stop_reason == "final"
 
-    def succeeded(self, least: float) -> bool:
-        """Whether the root answered with a primary objective of at least `least`."""
-        return self.answered and self.components.get("primary_objective", 0.0) >= least
+    @property
+    def succeeded(self) -> bool:
+        """Whether the root answered with a primary objective of at least `SUCCESS_AT`."""
+        return self.answered and self.components.get("primary_objective", 0.0) >= SUCCESS_AT
 
 
 def kept_answer(answer: JSONValue) -> JSONValue:

@@ -18,6 +18,8 @@ import numpy as np
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.settings import TrainSettings
 
+STD_FLOOR = 0.05
+"""Least divisor of advantages."""
 CUT = frozenset({"budget", "error", None})
 """Stop reasons of frames that were ended from outside; None: open when the root ended.
 
@@ -67,7 +69,7 @@ def relative_advantages(
     Args:
         values_G: values of each group; None is excluded from its group.
         settings: `scale_rewards` is the scope of the scale: the standard deviation of all values
-            of the batch, that of the group, or 1. The scale is at least `std_floor`; otherwise
+            of the batch, that of the group, or 1. The scale is at least `STD_FLOOR`; otherwise
             the efficiency of a single sub-call could become a full advantage.
 
     Returns:
@@ -88,7 +90,7 @@ def relative_advantages(
 def _scale(batch: float, group: float, settings: TrainSettings) -> float:
     """Divisor of a group's values, of the scope `scale_rewards`."""
     scales = {"batch": batch, "group": group, "none": 1.0}
-    return max(scales[settings.scale_rewards], settings.std_floor)
+    return max(scales[settings.scale_rewards], STD_FLOOR)
 
 
 def _deviation(values: Iterable[float | None]) -> float:

@@ -15,6 +15,17 @@ import numpy as np
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import CurriculumSettings
 
+METRIC = "primary_objective"
+"""Component that decides: the others are earned at any level."""
+FALL_BACK_BELOW = 0.1
+"""Metric of a level that is too hard; most groups have no signal below."""
+PATIENCE = 6
+"""Steps before a fall-back: a quarter of a default run."""
+MIN_STEPS = 3
+"""Steps at a level before a promotion."""
+REPLAY = 0.2
+"""Share of problems from earlier levels, so that they are not forgotten."""
+
 
 @dataclass(frozen=True)
 class CurriculumEvent:
@@ -32,7 +43,7 @@ class Curriculum:
     """Levels from easy to hard, one of them current.
 
     `auto` starts at the target. It falls back to the first level if the metric is still below
-    `fall_back_below` after `patience` steps. `always` starts at the first level; `off` stays at
+    `FALL_BACK_BELOW` after `PATIENCE` steps. `always` starts at the first level; `off` stays at
     the target. Except in `off`, a metric above `unlock_above` unlocks the next level, up to the
     target.
     """
@@ -71,7 +82,7 @@ class Curriculum:
         replayed = 0
         if earlier:
             # Stochastic rounding: the share is right on average at any batch size.
-            replayed = min(int(count * self._settings.replay + rng.random()), count - 1)
+            replayed = min(int(count * REPLAY + rng.random()), count - 1)
         names = self._settings.levels
         picked = [names[earlier[int(rng.integers(len(earlier)))]] for _ in range(replayed)]
         return [self.level] * (count - replayed) + picked
@@ -96,11 +107,11 @@ class Curriculum:
         if metric is None or self._settings.mode == "off":
             return []
         last = self._settings.levels.index(self._settings.target)
-        ready = self._steps_at_level >= self._settings.min_steps
+        ready = self._steps_at_level >= MIN_STEPS
         if ready and self._level < last and metric > self._settings.unlock_above:
             return [self._move(step, self._level + 1, metric)]
-        tired = self._steps_at_level >= self._settings.patience
-        lost = self._level > 0 and metric < self._settings.fall_back_below
+        tired = self._steps_at_level >= PATIENCE
+        lost = self._level > 0 and metric < FALL_BACK_BELOW
         if self._settings.mode == "auto" and tired and lost:
             return [self._move(step, 0, metric)]
         return []
@@ -123,9 +134,7 @@ class Curriculum:
         self._history = [float(value) for value in state["history"]]
 
     def _value(self, trajectory: Trajectory) -> float:
-        if self._settings.metric == "reward":
-            return trajectory.reward or 0.0
-        return trajectory.components.get(self._settings.metric, 0.0)
+        return trajectory.components.get(METRIC, 0.0)
 
     def _move(self, step: int, level: int, metric: float) -> CurriculumEvent:
         kind: Literal["promotion", "fall_back"] = (

@@ -29,6 +29,9 @@ from agent.training.group_sampling import Problems, episode_seed, groups_for, ot
 from env.errors import EpisodeError
 from env.models import BUSY
 
+REPLAYS = 2
+"""Most replays of a void episode: as it was, then with another seed."""
+
 logger = logging.getLogger(__name__)
 
 Play = Callable[[Sequence[EpisodeSpec]], list[Trajectory]]
@@ -68,7 +71,7 @@ def draw_groups(
         step: number of the step, from 1.
         curriculum: gives the levels of the problems.
         problems: problems by level.
-        settings: sizes, seed, `replace_voids`, `resample_groups`.
+        settings: sizes, seed, `resample_groups`.
     """
     levels = curriculum.levels_for(
         settings.problems_per_step, np.random.default_rng([settings.seed, step])
@@ -113,7 +116,7 @@ def _replace_voids(
     # Index of the one clock void of each group that is not charged; -1 once a replay was another.
     excused = [_first_busy(group) for group in drawn.groups]
     repeated: set[tuple[int, int]] = set()
-    for attempt in range(settings.replace_voids):
+    for attempt in range(REPLAYS):
         places = [
             (g, i)
             for g, group in enumerate(drawn.groups)

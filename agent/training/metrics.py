@@ -28,12 +28,11 @@ TRL = {
 """Our names by TRL's; figures that `trainer.py` adds have our names from the start."""
 
 
-def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> dict[str, float]:
+def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Means over a step's episodes; voids count only in the void rate.
 
     Args:
         trajectories: all episodes of the step, replayed levels included; at least one.
-        success_at: least primary_objective of a successful episode.
     """
     valid = [t for t in trajectories if t.void is None]
     metrics = {"episode/void_rate": 1 - len(valid) / len(trajectories)}
@@ -47,7 +46,7 @@ def episode_metrics(trajectories: Sequence[Trajectory], success_at: float) -> di
         },
         "episode/f1": fmean(t.metrics.f1 if t.metrics else 0.0 for t in valid),
         "episode/exact_match": fmean(bool(t.metrics and t.metrics.exact_match) for t in valid),
-        "episode/success_rate": fmean(t.succeeded(success_at) for t in valid),
+        "episode/success_rate": fmean(t.succeeded for t in valid),
         "episode/truncated_rate": fmean(t.root.stop_reason == "truncated" for t in valid),
         "episode/timeout_rate": fmean(t.counters.timeouts > 0 for t in valid),
         "episode/turns": fmean(t.counters.turns for t in valid),
@@ -92,7 +91,7 @@ def trainer_metrics(logs: Mapping[str, float | None]) -> dict[str, float]:
     }
 
 
-def draw_metrics(drawn: Drawn, success_at: float) -> dict[str, float]:
+def draw_metrics(drawn: Drawn) -> dict[str, float]:
     """Counts of episodes played beyond a step's own, and of groups without a signal.
 
     Groups are too hard if no valid episode succeeded, and too easy if all did. They are the step's
@@ -101,11 +100,8 @@ def draw_metrics(drawn: Drawn, success_at: float) -> dict[str, float]:
 
     Args:
         drawn: the step's episodes.
-        success_at: least primary_objective of a successful episode.
     """
-    outcomes = [
-        {t.succeeded(success_at) for t in group if t.void is None} for group in drawn.flat_groups
-    ]
+    outcomes = [{t.succeeded for t in group if t.void is None} for group in drawn.flat_groups]
     return {
         "train/too_hard_groups": float(outcomes.count({False})),
         "train/too_easy_groups": float(outcomes.count({True})),

@@ -93,6 +93,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         rollout: plays a step's episodes.
         on_step: receives each step's figures.
         state: returns the caller's part of a checkpoint.
+        temperature: of the rollout.
         engine: engine of the rollout, which decides the limits of the check of log-probabilities.
         counted: passes on micro-batches, each of which can take seconds.
     """
@@ -107,12 +108,13 @@ class TreeGRPOTrainer(RowLossTrainer):
         rollout: Rollout,
         on_step: OnStep,
         state: State,
+        temperature: float = 1.0,
         engine: Literal["own", "vllm"] = "own",
         counted: Counted = lambda _, items: items,
     ) -> None:
         adapter = trained_weights.new_adapter(model, settings)
         originals = trained_weights.own_adapter(model)
-        arguments = training_arguments(settings, output_dir)
+        arguments = training_arguments(settings, output_dir, temperature)
         if model.is_gradient_checkpointing:
             arguments.gradient_checkpointing = False  # the Trainer would replace what is there
         super().__init__(
@@ -284,7 +286,6 @@ class TreeGRPOTrainer(RowLossTrainer):
         if due or not math.isfinite(mismatch.max):
             logprob_check.check(
                 mismatch,
-                self._settings.logprob_check,
                 exact=self._exact,
                 step=step,
                 engine=self._engine,

@@ -7,7 +7,6 @@ constraints.txt pins.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import torch
@@ -15,8 +14,13 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from agent.settings import TrainSettings
 
+EPSILON_LOW, EPSILON_HIGH = 0.2, 0.28
+"""Ratios are clipped below and above 1 by these, as in DAPO: rare tokens may rise further."""
 
-def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
+
+def training_arguments(
+    settings: TrainSettings, output_dir: Path, temperature: float = 1.0
+) -> GRPOConfig:
     """Options of TRL and of the Trainer that differ from their defaults, or define the training.
 
     TRL's other losses average or weigh whole rows, but the rows of a tree have unequal weights.
@@ -38,14 +42,13 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         # Loss.
         loss_type="dapo",
         beta=0.0,  # trainer.py sets it, because TRL would load a reference by name
-        epsilon=settings.epsilon_low,
-        epsilon_high=settings.epsilon_high,
+        epsilon=EPSILON_LOW,
+        epsilon_high=EPSILON_HIGH,
         scale_rewards=settings.scale_rewards,
         use_bias_correction_kl=False,
         disable_dropout=True,
         # Sampling: only the temperature has an effect, on the trainer's log-probabilities.
-        temperature=settings.generation.temperature,
-        max_completion_length=settings.generation.max_frame_tokens,
+        temperature=temperature,
         vllm_importance_sampling_correction=False,
         # Optimizer.
         optim="adamw_torch",
@@ -56,7 +59,7 @@ def training_arguments(settings: TrainSettings, output_dir: Path) -> GRPOConfig:
         adam_beta1=0.9,
         adam_beta2=0.99,
         adam_epsilon=1e-8,
-        max_grad_norm=settings.max_grad_norm,
+        max_grad_norm=0.1,
         # Precision of the loaded model: with autocast, trainer and rollout would differ.
         bf16=False,
         fp16=False,
@@ -89,10 +92,4 @@ def learning_rate_factor(update: int, settings: TrainSettings) -> float:
     """
     step = update // settings.num_iterations
     warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
-    done = step / settings.steps
-    decay = {
-        "constant": 1.0,
-        "linear": 1.0 - done,
-        "cosine": 0.5 * (1.0 + math.cos(math.pi * done)),
-    }[settings.schedule]
-    return warm * decay
+    return warm * (1.0 - step / settings.steps)

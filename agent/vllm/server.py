@@ -21,7 +21,7 @@ import httpx
 
 from agent.errors import PolicyError
 from agent.models.model_files import TWIN
-from agent.settings import EngineSettings, TrainSettings
+from agent.settings import EngineSettings
 
 PROGRAM = ".venv-vllm/bin/vllm"
 """Where `make setup-vllm` installs it."""
@@ -37,6 +37,12 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of `--max-lora-rank`; an adapter's rank may be lower."""
 ADAPTERS = ".adapters"
 """Name of the folder of sent adapters, beside the checkpoints."""
+_KV_GB = 8
+"""GiB of keys and values on the GPU, beside the weights of a trainer."""
+CONCURRENCY = 64
+"""Turns in flight."""
+_TURN_S = 600.0
+"""Seconds of one turn."""
 _LOOK_S = 10.0
 """Longest wait for an answer that samples nothing."""
 _IDLE_S = 3.0
@@ -60,13 +66,14 @@ class Engine:
 
 
 def engine_of(
-    settings: EngineSettings, train: TrainSettings, base: Path, base_hash: str
+    settings: EngineSettings, rank: int, frame_tokens: int, base: Path, base_hash: str
 ) -> Engine | None:
     """The engine that the settings name; None if the model in training plays itself.
 
     Args:
         settings: the section `engine`.
-        train: the section `train`.
+        rank: of the adapter.
+        frame_tokens: tokens of one frame's conversation.
         base: folder of the base model.
         base_hash: its hash, which is part of the served name.
     """
@@ -76,7 +83,6 @@ def engine_of(
     model = base / TWIN if (base / TWIN).is_dir() else base
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     positions = config.get("text_config", config).get("max_position_embeddings")
-    frame_tokens = train.generation.max_frame_tokens
     name = f"base-{base_hash}"
     options = {
         "served-model-name": name,
@@ -87,8 +93,8 @@ def engine_of(
         if "float32" in (config.get("dtype"), config.get("torch_dtype"))
         else "auto",
         "max-model-len": min(frame_tokens, positions or frame_tokens),
-        "kv-cache-memory-bytes": int(settings.kv_gb * 2**30),
-        "max-lora-rank": min(value for value in LORA_RANKS if value >= train.lora.r),
+        "kv-cache-memory-bytes": _KV_GB << 30,
+        "max-lora-rank": min(value for value in LORA_RANKS if value >= rank),
         "max-loras": 1,
         # The log-probabilities of the distribution that is sampled: after the temperature.
         "logprobs-mode": "processed_logprobs",
@@ -107,17 +113,16 @@ class VllmServer:
 
     Args:
         engine: the server.
-        settings: limits of requests.
     """
 
-    def __init__(self, engine: Engine, settings: EngineSettings) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.adapter: Path | None = None
         """Folder of the adapter in force, which is served under the folder's name."""
         self._client = httpx.Client(
             base_url=engine.url,
-            timeout=httpx.Timeout(settings.timeout_s, connect=_LOOK_S),
-            limits=httpx.Limits(max_connections=settings.concurrency, keepalive_expiry=_IDLE_S),
+            timeout=httpx.Timeout(_TURN_S, connect=_LOOK_S),
+            limits=httpx.Limits(max_connections=CONCURRENCY, keepalive_expiry=_IDLE_S),
             trust_env=False,
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from env.cgroups import most_processes
 from env.server.sandbox import TYPICAL_FRAMES, SandboxHost, hard_descriptors, most_workers
 from env.server.tree import TEXT_BYTES
-from env.settings import EnvSettings
+from env.settings import DOCUMENT_CHARS, TEMPLATES, EnvSettings
 
 
 def sessions_that_fit(
@@ -27,10 +27,10 @@ def sessions_that_fit(
     Args:
         setting: `env.max_sessions`.
         descriptors: hard limit of open files; None if unlimited.
-        templates: `env.sandbox.templates`; each holds a descriptor.
+        templates: `TEMPLATES`; each holds a descriptor.
         memory_budget_mb: memory for all living REPLs; None if it has no limit.
         typical_episode_mb: memory of a typical episode; None if unknown.
-        document_chars: `env.document_chars` where clients bring their own papers, else 0.
+        document_chars: `DOCUMENT_CHARS` where clients bring their own papers, else 0.
         processes: limit of processes and threads; None without one.
     """
     fits = [(setting, "env.max_sessions")]
@@ -56,9 +56,9 @@ def capacity(settings: EnvSettings, host: SandboxHost) -> tuple[int, str]:
     return sessions_that_fit(
         settings.max_sessions,
         hard_descriptors(),
-        settings.sandbox.templates,
+        TEMPLATES,
         host.budget_mb,
         host.typical_mb,
-        settings.document_chars if settings.allow_documents else 0,
+        DOCUMENT_CHARS if settings.allow_documents else 0,
         most_processes(),
     )

@@ -41,7 +41,7 @@ from env.server.scoring import episode_facts, rounded
 from env.server.service import Service
 from env.server.tree import Tree
 from env.server.tree.frame import held_bytes
-from env.settings import EnvSettings, rules
+from env.settings import DOCUMENT_CHARS, PROMPT_CHARS, EnvSettings, rules
 from rewards.children import child_scores
 from rewards.rubrics import EpisodeRubric
 
@@ -422,12 +422,12 @@ def _own_papers(
         raise RefusedError("own documents are off on this server (env.allow_documents)")
     if question is None or not question.strip():
         raise RefusedError("own papers need a question")
-    if len(question) > env.limits.prompt_chars:
-        raise RefusedError(f"the question is longer than {env.limits.prompt_chars} characters")
+    if len(question) > PROMPT_CHARS:
+        raise RefusedError(f"the question is longer than {PROMPT_CHARS} characters")
     if not isinstance(papers, dict) or not papers:
         raise RefusedError("papers must be a dict {paper_id: text}")
     if not all(isinstance(text, str) and text for text in papers.values()):
         raise RefusedError("every paper must be a text that is not empty")
-    if sum(map(len, papers.values())) > env.document_chars:
-        raise RefusedError(f"the papers are longer than {env.document_chars} characters in all")
+    if sum(map(len, papers.values())) > DOCUMENT_CHARS:
+        raise RefusedError(f"the papers are longer than {DOCUMENT_CHARS} characters in all")
     return question, {str(paper_id): text for paper_id, text in papers.items()}

@@ -28,6 +28,7 @@ from env.server.sandbox import SandboxHost
 from env.server.scoring import ScoringTurns
 from env.settings import EnvSettings, Settings
 from env.variables import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
+from rewards.efficiency import LIMIT_FACTOR, par
 from rewards.settings import RewardSettings
 
 _SECRET = "synthetic, secret seed"
@@ -143,7 +144,7 @@ def _from_hub(environ: Mapping[str, str]) -> ProblemStore:
 def check_budget(settings: ServerSettings, gold_papers: int) -> None:
     """Check that the tree's limits allow all turns and sub-calls that can still earn reward.
 
-    Efficiency falls from par to `limit_factor x par` turns and sub-calls. A tree that ends
+    Efficiency falls from par to three times par turns and sub-calls. A tree that ends
     earlier would punish thoroughness twice.
 
     Args:
@@ -155,15 +156,14 @@ def check_budget(settings: ServerSettings, gold_papers: int) -> None:
     """
     if not gold_papers:
         return
-    limits, rewards = settings.env.limits, settings.rewards
-    par = rewards.par_base + rewards.par_per_paper * (gold_papers + 1)
-    needed = rewards.limit_factor * par
+    limits = settings.env.limits
+    needed = LIMIT_FACTOR * par(gold_papers, settings.rewards)
     budget = limits.max_frames * limits.max_turns + limits.max_frames - 1
     if budget < needed:
         raise SettingsError(
             f"env.limits allows only {budget} turns and sub-calls (max_frames {limits.max_frames}, "
             f"max_turns {limits.max_turns}). A question with {gold_papers} gold papers can earn "
-            f"efficiency up to {needed:g} (rewards.limit_factor). Raise max_frames or max_turns."
+            f"efficiency up to {needed:g}. Raise max_frames or max_turns."
         )
     if limits.max_frames <= gold_papers:
         raise SettingsError(

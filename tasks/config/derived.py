@@ -56,9 +56,10 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
     """
     sft = params.warmstart.kind == "sft"
     train = params.train.model_dump(
-        include={"lora", "generation", "micro_batch_tokens", "gradient_checkpointing"}
+        include={"lora", "micro_batch_tokens", "gradient_checkpointing"}
     )
-    settings = [params.env.model_dump(), params.rewards.model_dump(), train]
+    sections = (params.env, params.rewards, params.generation)
+    settings = [*(section.model_dump() for section in sections), train]
     requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
     settings.append({"levels": params.train.curriculum.levels, "requests": requests})
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,7 @@
 """Settings of a run: params.yaml, a profile and overrides, checked before anything starts.
 
-`resolve` merges the three, and `tasks/config/params.py` says what is valid. `write_resolved` writes
-`params.resolved.yaml`, the only file of settings that stages and DVC read.
+`resolve` merges the three over the defaults, and `tasks/config/params.py` says what is valid.
+`write_resolved` writes `params.resolved.yaml`, the only file of settings that stages and DVC read.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _describe(error: ErrorDetails) -> str:
 
 
 def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
-    """Settings of params.yaml, changed by a profile (nano: none), then by `section.key=value`s.
+    """The defaults, changed by params.yaml, a profile (nano: none), then `section.key=value`s.
 
     Raises:
         ConfigError: a file is missing or invalid, a setting is wrong, or the model of `env.rank`
@@ -147,8 +147,9 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     if data.get("profile", "nano") != "nano":
         raise ConfigError(
             f"{PARAMS}: profile: this file holds the settings of nano (found {data['profile']!r}). "
-            f"Restore the line, and choose a profile with `--profile {data['profile']}`."
+            f"Delete the line, and choose a profile with `--profile {data['profile']}`."
         )
+    data = merge(Params().model_dump(by_alias=True, mode="json"), data)
     if profile != "nano":
         over = _read_profile(profile)
         source += f" + {PROFILES / profile}.yaml"

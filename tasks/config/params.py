@@ -40,6 +40,7 @@ class Params(Settings):
     deploy: DeploySettings = DeploySettings()
     audit: AuditSettings = AuditSettings()
     model: ModelSettings = ModelSettings()
+    generation: GenerationSettings = GenerationSettings()
     warmstart: WarmstartSettings = WarmstartSettings()
     gate: GateSettings = GateSettings()
     engine: EngineSettings = EngineSettings()
@@ -58,8 +59,8 @@ class Params(Settings):
     def serving(self) -> GenerationSettings:
         """Decoding of a served model and of promotion, as `promote.mode` says."""
         if self.promote.mode == "greedy":
-            return self.evaluate.generation.greedy
-        return self.evaluate.generation
+            return self.generation.greedy
+        return self.generation
 
     @model_validator(mode="after")
     def _fits_together(self) -> Params:

@@ -16,8 +16,6 @@ def bounds(params: Params) -> dict[str, int]:
     """The settings of other sections by which rows are rejected, as `ProblemBounds` names them."""
     return {
         "min_span_chars": params.rewards.min_span_chars,
-        "max_text_chars": params.validate_.max_text_chars,
-        "max_papers": params.validate_.max_papers,
         "max_gold_papers": params.env.limits.max_children,
     }
 

@@ -11,11 +11,11 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from agent.nano.settings import NanoSettings
-from agent.settings import LEAST_PROBLEMS, GenerationSettings, SftSettings, TemplateArguments
+from agent.settings import LEAST_PROBLEMS, SftSettings, TemplateArguments
 from env.problems.schema import Level, Split
 from env.problems.settings import SyntheticSettings
 from env.settings import Settings
-from tasks.data.settings import AlignSettings, FilesSettings, HubSettings, SplitSettings
+from tasks.data.settings import FilesSettings, HubSettings, SplitSettings
 
 HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 Licence = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
@@ -29,7 +29,6 @@ class PrepareSettings(Settings):
     synthetic: SyntheticSettings = SyntheticSettings()
     hub: HubSettings = HubSettings()
     files: FilesSettings = FilesSettings()
-    align: AlignSettings = AlignSettings()
     splits: SplitSettings = SplitSettings()
 
     @property
@@ -50,9 +49,6 @@ class ValidateSettings(Settings):
     """Limits of the checks on the data."""
 
     min_rows: int = Field(20, ge=1, description="minimum rows per split")
-    max_rejected: float = Field(0.5, ge=0, le=1, description="maximum share of rejected rows")
-    max_papers: int = Field(64, ge=1, le=10_000, description="maximum papers per problem")
-    max_text_chars: int = Field(200_000, ge=1, description="maximum characters per paper")
     difficulty_share: float = Field(0.1, ge=0, le=1, description="minimum share of each difficulty")
 
 
@@ -60,16 +56,6 @@ class AuditSettings(Settings):
     """Episodes of policies without a model, to check the problems."""
 
     problems: int = Field(50, ge=1, description="problems per difficulty")
-    min_oracle: float = Field(0.9, ge=0, le=1, description="minimum reward of known gold")
-    max_search: float = Field(
-        0.35,
-        ge=0,
-        le=1,
-        description="maximum F1 of a search for method and field, in generated problems",
-    )
-    sessions: int = Field(32, ge=1, description="concurrent episodes")
-    samples: int = Field(2, ge=0, description="problems per difficulty on the page")
-    seed: int = Field(0, ge=0)
 
 
 class SpaceSettings(Settings):
@@ -77,9 +63,6 @@ class SpaceSettings(Settings):
 
     name: HubName = Field("rlm", description="OWNER/NAME, or NAME in the account of the token")
     private: bool = Field(True, description="only accounts with read access can use it")
-    hardware: str = Field(
-        "cpu-basic", description="of a new Space, by the Hub's name; other hardware costs money"
-    )
     problems: Literal["seed", "dataset"] = Field(
         "seed", description="generate from a secret seed, or load a private data set"
     )
@@ -88,14 +71,10 @@ class SpaceSettings(Settings):
     secrets: list[str] = Field(
         [], description="environment variables of this machine to copy as secrets"
     )
-    wait_s: float = Field(1200.0, gt=0, description="seconds to wait until the Space runs")
-    poll_s: float = Field(5.0, gt=0, le=60, description="seconds between status requests")
-    timeout_s: float = Field(30.0, gt=0, description="seconds per request to the Hub")
-    attempts: int = Field(4, ge=1, le=20, description="attempts per request to the Hub")
 
 
 class PublishSettings(Settings):
-    """Repositories of `rlm publish` on the Hub; `deploy.space` has the time limits."""
+    """Repositories of `rlm publish` on the Hub."""
 
     model: HubName = Field(
         "rlm-model", description="the champion: OWNER/NAME, or NAME in the account of the token"
@@ -113,8 +92,6 @@ class PublishSettings(Settings):
 class DockerSettings(Settings):
     """Deployment as a container of a local engine."""
 
-    image: str = Field("rlm-env", description="name of the image")
-    build_s: float = Field(1800.0, gt=0, description="maximum seconds of the build")
     memory_mb: int = Field(4096, ge=512, description="MB of the container, without swap")
 
 
@@ -122,11 +99,15 @@ class DeploySettings(Settings):
     """Deployment of the environment."""
 
     target: Literal["local", "space", "docker"] = "local"
-    host: str = "127.0.0.1"
-    port: int = Field(0, ge=0, le=65535, description="0 selects a free port")
-    wait_s: float = Field(120.0, gt=0, description="seconds to wait until healthy")
     space: SpaceSettings = SpaceSettings()
     docker: DockerSettings = DockerSettings()
+
+
+class NanoStartSettings(Settings):
+    """Warm start of nano; `agent/nano/settings.py` has its sizes and rates."""
+
+    steps: int = Field(NanoSettings.steps, ge=1, description="most optimizer steps")
+    seed: int = Field(NanoSettings.seed, ge=0)
 
 
 class WarmstartSettings(Settings):
@@ -148,18 +129,14 @@ class WarmstartSettings(Settings):
         pattern=r"^[0-9a-f]{16}$",
         description="tag that the version must have, to detect another registry",
     )
-    nano: NanoSettings = NanoSettings()
+    nano: NanoStartSettings = NanoStartSettings()
     sft: SftSettings = SftSettings()
 
 
 class GateSettings(Settings):
     """Episodes of the base that decide whether GRPO can train it."""
 
-    episodes: int = Field(10, ge=1, description="episodes per level")
-    max_episodes: int = Field(60, ge=1, description="maximum per level while the gate is closed")
     baseline_episodes: int = Field(32, ge=20, description="episodes per level of the baseline")
-    generation: GenerationSettings = GenerationSettings(batch_frames=256)
-    seed: int = Field(0, ge=0)
 
 
 class ExportSettings(Settings):
@@ -170,7 +147,6 @@ class ExportSettings(Settings):
         None, gt=0, description="largest relative error; null: by the number format"
     )
     prompts: int = Field(20, ge=1, description="prompts whose completions are compared")
-    seed: int = Field(0, ge=0)
 
 
 class EvaluateSettings(Settings):
@@ -178,14 +154,10 @@ class EvaluateSettings(Settings):
 
     episodes: int = Field(240, ge=20)
     bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
-    sampling_seeds: int = Field(1, ge=1, description="sampled episodes per problem")
     latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
     other_episodes: int = Field(
         60, ge=1, description="episodes of each level that the training does not play"
     )
-    transcripts: int = Field(6, ge=1, description="episodes kept per difficulty and model")
-    generation: GenerationSettings = GenerationSettings(batch_frames=256)
-    seed: int = Field(0, ge=0)
 
 
 class RegisterSettings(Settings):
@@ -213,7 +185,6 @@ class EvaluateModelSettings(Settings):
     template_kwargs: TemplateArguments = Field(
         {}, description="arguments of the server's chat template, sent as chat_template_kwargs"
     )
-    timeout_s: float = Field(120.0, gt=0, description="seconds per request")
     prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
     completion_price: float = Field(0.0, ge=0, description="price of a million output tokens")
 
@@ -228,21 +199,18 @@ class PromoteSettings(Settings):
         216, ge=LEAST_PROBLEMS, description="problems in each of the two fresh sets"
     )
     level: float = Field(0.99, ge=0.9, lt=1, description="confidence level")
-    bootstrap: int = Field(10_000, ge=1000, description="bootstrap resamples")
 
 
 class TrackingSettings(Settings):
     """MLflow runs."""
 
-    experiment: str = "rlm"
     traces: int = Field(
         2,
         ge=0,
         le=50,
-        description="traced episodes per train.table_every steps, and in evaluate per difficulty "
+        description="traced episodes per ten training steps, and in evaluate per difficulty "
         "and model; 0: none",
     )
-    system_s: float = Field(5.0, ge=0, description="seconds between system metrics; 0: none")
 
 
 class PushSettings(Settings):

@@ -25,6 +25,8 @@ _REPORTED = 12.0
 """Messages name the best similarity of a rejected quote down to this much below the minimum."""
 _MARGIN = 2.0
 """Two different places are ambiguous if their similarities differ by less."""
+MIN_SIMILARITY = 92.0
+"""Least ratio of a quote that occurs nowhere letter by letter: a few letters differ."""
 _MOST_PLACES = 50
 """Most places of a text that can be evidence."""
 _SHOWN = 60
@@ -78,7 +80,9 @@ class Quotes:
         )
 
 
-def locate(quote: str, papers: Sequence[Paper], min_similarity: float) -> LocatedQuote | Missing:
+def locate(
+    quote: str, papers: Sequence[Paper], min_similarity: float = MIN_SIMILARITY
+) -> LocatedQuote | Missing:
     """Places of a quote in the papers.
 
     Args:
@@ -171,7 +175,7 @@ def _fuzzy(wanted: str, papers: Sequence[Paper], min_similarity: float) -> Locat
             f"the quote is not found; the best match is {best} with a similarity of "
             f"{best.similarity:.1f}"
             + (f", needed is {min_similarity:g}" if same else ", but its numbers differ"),
-            _LITERALLY + (", or lower prepare.align.min_similarity" if same else ""),
+            _LITERALLY,
             best.similarity,
         )
     rivals = [place for place in same if place.similarity > best.similarity - _MARGIN]

@@ -14,7 +14,7 @@ from pathlib import Path
 from env.errors import SourceError
 from env.problems.schema import Paper
 from tasks.data.parsing import Parser, read_text
-from tasks.data.source import Rejected, RowFault
+from tasks.data.source import MAX_MB, Rejected, RowFault
 
 TEXT = (".md", ".txt", ".rst")
 READABLE = (*TEXT, ".html", ".htm", ".pdf")
@@ -27,8 +27,6 @@ class Documents:
     Args:
         folder: searched with its subfolders; hidden files and other formats are skipped.
         max_chars: limit of characters of one document.
-        max_mb: limit of megabytes of one file.
-        chars_setting: name of the setting of `max_chars`.
 
     Raises:
         SourceError: the folder does not exist.
@@ -38,8 +36,6 @@ class Documents:
         self,
         folder: Path,
         max_chars: int,
-        max_mb: int,
-        chars_setting: str = "validate.max_text_chars and env.limits.child_context_chars",
     ) -> None:
         if not folder.is_dir():
             raise SourceError(
@@ -48,8 +44,6 @@ class Documents:
         self.folder = folder
         self._root = folder.resolve()
         self._max_chars = max_chars
-        self._max_mb = max_mb
-        self._chars_setting = chars_setting
         self._parser = Parser()
         self._read: dict[str, Paper | Rejected] = {}
         self._names: list[str] | None = None
@@ -121,10 +115,10 @@ class Documents:
         try:
             name.as_posix().encode()
             size = path.stat().st_size
-            if size > self._max_mb * 1_000_000:
+            if size > MAX_MB * 1_000_000:
                 raise RowFault(
-                    f"it has {size / 1e6:.1f} MB, more than {self._max_mb}",
-                    "split it, or raise prepare.files.max_mb",
+                    f"it has {size / 1e6:.1f} MB, more than {MAX_MB}",
+                    "split it",
                 )
             if name.suffix.lower() in TEXT:
                 text = read_text(path)
@@ -141,7 +135,7 @@ class Documents:
         if len(text) > self._max_chars:
             raise RowFault(
                 f"it has {len(text):,} characters or more, the limit is {self._max_chars:,}",
-                f"split it, or raise {self._chars_setting}",
+                "split it",
             )
         return Paper(paper_id=name.as_posix(), title=_title(text, name), abstract="", text=text)
 

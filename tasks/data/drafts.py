@@ -13,7 +13,7 @@ from env.chat_tokens import split_chat_tokens, split_span
 from env.problems.schema import Fact, Level, Paper, Problem, Span, Split, tier_of
 from tasks.data.align import LocatedQuote, Missing, Quotes, add_alternatives, common, locate
 from tasks.data.row_schema import did_you_mean
-from tasks.data.settings import AlignSettings, SplitSettings
+from tasks.data.settings import SplitSettings
 from tasks.data.source import Candidate, Found, OnProgress, ProblemBounds, Rejected, distinct
 from tasks.data.splits import deal
 
@@ -70,7 +70,6 @@ class DraftOutcome:
 
 def complete_all(
     drafts: Iterable[tuple[str, ProblemDraft | list[Rejected]]],
-    align: AlignSettings,
     splits: SplitSettings,
     bounds: ProblemBounds,
     progress: OnProgress | None = None,
@@ -79,7 +78,6 @@ def complete_all(
 
     Args:
         drafts: each row's name with its draft or its faults.
-        align: similarity that a quote needs.
         splits: shares and similarities of the splits.
         bounds: limits of a problem.
         progress: called with the number of finished rows.
@@ -87,7 +85,7 @@ def complete_all(
     outcomes: list[DraftOutcome] = []
     for number, (row, draft) in enumerate(drafts, 1):
         if isinstance(draft, ProblemDraft):
-            outcomes.append(complete(draft, bounds, align.min_similarity))
+            outcomes.append(complete(draft, bounds))
         else:
             outcomes.append(DraftOutcome(row, faults=draft))
         if progress is not None:
@@ -101,7 +99,7 @@ def complete_all(
     return Found(problems, rejected, quotes=quotes)
 
 
-def complete(draft: ProblemDraft, bounds: ProblemBounds, min_similarity: float) -> DraftOutcome:
+def complete(draft: ProblemDraft, bounds: ProblemBounds) -> DraftOutcome:
     """Problem of a draft; each further occurrence of its gold becomes an alternative."""
     draft = _split(draft)
     outcome = DraftOutcome(draft.row, faults=list(draft.faults))
@@ -111,7 +109,7 @@ def complete(draft: ProblemDraft, bounds: ProblemBounds, min_similarity: float) 
     for number, places in enumerate(draft.facts, start=1):
         spans: dict[tuple[str, int, int], Span] = {}
         for place in places:
-            for span in _spans(draft, place, papers, bounds, min_similarity, outcome):
+            for span in _spans(draft, place, papers, bounds, outcome):
                 spans[span.paper_id, span.start, span.end] = span
         if spans:
             facts.append(Fact(fact_id=f"f{number}", spans=tuple(spans.values())))
@@ -181,7 +179,7 @@ def _check_papers(draft: ProblemDraft, bounds: ProblemBounds, outcome: DraftOutc
         outcome.reject(
             name,
             f"has {len(draft.papers)} papers, the limit is {bounds.max_papers}",
-            "give fewer papers, or raise validate.max_papers",
+            "give fewer papers",
         )
     earlier: dict[str, int] = {}
     for number, paper in enumerate(draft.papers):
@@ -196,7 +194,7 @@ def _check_papers(draft: ProblemDraft, bounds: ProblemBounds, outcome: DraftOutc
             outcome.reject(
                 f"{name}[{number}].text",
                 f"has {len(paper.text):,} characters, the limit is {bounds.max_text_chars:,}",
-                "split the paper, or raise validate.max_text_chars",
+                "split the paper",
             )
 
 
@@ -205,7 +203,6 @@ def _spans(
     place: Place,
     papers: dict[str, Paper],
     bounds: ProblemBounds,
-    min_similarity: float,
     outcome: DraftOutcome,
 ) -> Sequence[Span]:
     """Spans of one place; the fault of an invalid place goes to `outcome`."""
@@ -220,7 +217,7 @@ def _spans(
     if place.quote is None:
         quote, field = _by_offsets(place, paper), place.field
     else:
-        quote, field = locate(place.quote, (paper,), min_similarity), f"{place.field}.quote"
+        quote, field = locate(place.quote, (paper,)), f"{place.field}.quote"
         if isinstance(quote, Missing):
             quote = replace(quote, remedy=quote.remedy + _elsewhere(place.quote, paper, papers))
     quote = _long_enough(place, quote, bounds.min_span_chars)

@@ -21,6 +21,7 @@ from great_expectations.data_context.types.base import ProgressBarsConfig
 from great_expectations.expectations.row_conditions import Column
 
 from env.problems.schema import CANDIDATES, COLUMNS, Tier
+from tasks.data.source import MAX_TEXT_CHARS
 
 NAMED_ROWS = 20
 """Most rows that a failed check names; a list of all would embed the data in the report."""
@@ -47,7 +48,6 @@ class Bounds:
 
     difficulties: Sequence[str]
     min_span_chars: int
-    max_text_chars: int
     min_rows: int
     candidates: bool = False
     """Whether each row has the column `candidates`."""
@@ -126,8 +126,7 @@ def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
         _constant(
             "questions_elsewhere",
             0,
-            "No question is asked in two splits, in nearly the same words "
-            "(prepare.splits.similar_questions).",
+            "No question is asked in two splits, in nearly the same words.",
         ),
         gxe.ExpectColumnValueLengthsToBeBetween(
             column="question", min_value=1, description="The question is not empty."
@@ -135,8 +134,8 @@ def suites(bounds: Bounds) -> dict[str, list[gxe.Expectation]]:
         gxe.ExpectColumnValuesToBeBetween(
             column="longest_paper_chars",
             min_value=1,
-            max_value=bounds.max_text_chars,
-            description="A paper has text, and no more than validate.max_text_chars.",
+            max_value=MAX_TEXT_CHARS,
+            description=f"A paper has text, and no more than {MAX_TEXT_CHARS} characters.",
         ),
     ]
     spans: list[gxe.Expectation] = [

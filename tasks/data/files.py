@@ -21,7 +21,7 @@ from tasks.data import headings, tables
 from tasks.data.documents import READABLE, Documents
 from tasks.data.drafts import Place, ProblemDraft, complete_all
 from tasks.data.row_schema import AlternativesRow, QuoteRow, UserRow, parse
-from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
+from tasks.data.settings import FilesSettings, SplitSettings
 from tasks.data.source import Found, OnProgress, ProblemBounds, Rejected
 
 _Drafted = tuple[str, ProblemDraft | list[Rejected]]
@@ -30,7 +30,6 @@ _Drafted = tuple[str, ProblemDraft | list[Rejected]]
 
 def read_problem_file(
     settings: FilesSettings,
-    align: AlignSettings,
     splits: SplitSettings,
     bounds: ProblemBounds,
     progress: OnProgress | None = None,
@@ -41,7 +40,7 @@ def read_problem_file(
         SourceError: the file or the folder cannot be read at all.
     """
     folders: dict[str | None, Documents] = {
-        name: Documents(Path(name), bounds.max_text_chars, settings.max_mb)
+        name: Documents(Path(name), bounds.max_text_chars)
         for name in (settings.documents, settings.headings)
         if name is not None
     }
@@ -55,7 +54,7 @@ def read_problem_file(
     documents, titled = folders.get(settings.documents), folders.get(settings.headings)
     asked: Iterable[_Drafted] = ()
     if settings.path is not None:
-        rows = tables.read_rows(Path(settings.path), settings.max_mb)
+        rows = tables.read_rows(Path(settings.path))
         asked = ((row, _draft(row, data, documents)) for row, data in rows)
     made: Iterable[_Drafted] = ()
     if titled is not None:
@@ -64,7 +63,7 @@ def read_problem_file(
         trained = _texts(titled) - quoted
         asked = (_for_test(one, trained) for one in tested)
         made = headings.drafts(titled, splits, bounds, settings.path is None, quoted)
-    problems = complete_all(chain(asked, made), align, splits, bounds, progress)
+    problems = complete_all(chain(asked, made), splits, bounds, progress)
     left_out = [fault for folder in folders.values() for fault in _left_out(folder)]
     return replace(problems, left_out=left_out)
 

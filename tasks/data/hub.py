@@ -22,7 +22,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 from env.errors import SourceError, SourceUnreachable
 from tasks.data.drafts import Place, ProblemDraft, complete_all
 from tasks.data.row_schema import Filled, PaperRow, faults
-from tasks.data.settings import AlignSettings, HubSettings, SplitSettings
+from tasks.data.settings import HubSettings, SplitSettings
 from tasks.data.source import Found, OnProgress, ProblemBounds, Rejected
 from tasks.data.tables import parse_json
 
@@ -34,6 +34,9 @@ T = TypeVar("T")
 COLUMNS = ("question", "papers", "evidence")
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 _TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
+_SPLIT = "train"
+"""The data set's own split, the one that such data sets have."""
+_ATTEMPTS = 3
 _WAIT_S = 1.0
 """Seconds before the second try; they double with each try."""
 _LIMIT_S = 30.0
@@ -66,7 +69,6 @@ class _HubRow(_Part):
 
 def read_data_set(
     settings: HubSettings,
-    align: AlignSettings,
     splits: SplitSettings,
     bounds: ProblemBounds,
     progress: OnProgress | None = None,
@@ -88,7 +90,7 @@ def read_data_set(
     rows = enumerate(table.select_columns(list(COLUMNS)), 1)
     name = Path(settings.name).name
     drafts = ((f"{name}:{number}", _draft(f"{name}:{number}", data)) for number, data in rows)
-    return complete_all(drafts, align, splits, bounds, progress)
+    return complete_all(drafts, splits, bounds, progress)
 
 
 def _draft(row: str, data: dict[str, Any]) -> ProblemDraft | list[Rejected]:
@@ -131,7 +133,7 @@ def load(settings: HubSettings) -> Dataset:
         if form is None:
             formats = ", ".join(_FORMATS)
             raise SourceError(f"{path}: is not a {formats} file. Correct prepare.hub.name.")
-        return _local(settings, path=form, data_files={settings.split: str(path)})
+        return _local(settings, path=form, data_files={_SPLIT: str(path)})
     if path.is_dir():
         return _local(settings, path=str(path))
     if path.is_absolute() or settings.name.startswith(".") or settings.name.count("/") > 1:
@@ -166,7 +168,7 @@ def _open(settings: HubSettings, **arguments: Any) -> Dataset:
 
     datasets.disable_progress_bars()
     logging.getLogger("datasets").setLevel(logging.CRITICAL)  # errors are reported below
-    return _call(settings, datasets.load_dataset, split=settings.split, **arguments)
+    return _call(settings, datasets.load_dataset, split=_SPLIT, **arguments)
 
 
 def _call(settings: HubSettings, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -175,7 +177,7 @@ def _call(settings: HubSettings, call: Callable[..., T], *arguments: Any, **name
     import httpx
 
     try:
-        return tries(settings.attempts)(call, *arguments, **named)
+        return tries(_ATTEMPTS)(call, *arguments, **named)
     except (datasets.exceptions.DatasetsError, httpx.HTTPError, OSError, ValueError) as error:
         refused = SourceUnreachable if passes(error) else SourceError
         broken = isinstance(error, datasets.exceptions.DatasetGenerationError)

@@ -17,6 +17,8 @@ from typing import Literal
 from env.problems.schema import SPLITS, Problem
 from tasks.data.settings import SplitSettings
 
+SIMILAR_QUESTIONS = 90.0
+"""Percent of common words from which questions with the same names and numbers are the same."""
 _SENTENCE_CHARS = 20
 """Shorter sentences ("Introduction.", "See Table 2.") occur in unrelated papers."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<!\s)\s*\n\s*")
@@ -100,7 +102,7 @@ def _pairs(
     """
     yield from _same_collection(problems, splits)
     yield from _same_papers(problems, settings.similar_papers, splits)
-    yield from _same_questions(problems, settings.similar_questions, splits)
+    yield from _same_questions(problems, SIMILAR_QUESTIONS, splits)
 
 
 def _chain(

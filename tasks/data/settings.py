@@ -1,4 +1,4 @@
-"""Settings of the sources `files` and `hub`: `prepare.files`, `hub`, `align` and `splits`.
+"""Settings of the sources `files` and `hub`: `prepare.files`, `hub` and `splits`.
 
 The generator's settings are in `env/problems/settings.py`, because the server reads them too.
 """
@@ -16,9 +16,7 @@ class HubSettings(Settings):
     name: str = Field(
         "alphaXiv/multi-paper-synthetic", description="on the Hub, or a local file of that shape"
     )
-    split: str = Field("train", description="the data set's own split that is read")
     revision: str | None = Field(None, description="commit or tag on the Hub")
-    attempts: int = Field(3, ge=1, le=20, description="tries when the Hub does not answer")
 
 
 class FilesSettings(Settings):
@@ -35,7 +33,6 @@ class FilesSettings(Settings):
         description="folder whose headings are the questions to train on; those of `path` are the "
         "test",
     )
-    max_mb: int = Field(64, ge=1, le=1024, description="megabytes of one line or one document")
 
     @model_validator(mode="after")
     def _asks(self) -> FilesSettings:
@@ -44,22 +41,11 @@ class FilesSettings(Settings):
         return self
 
 
-class AlignSettings(Settings):
-    """Search for quotes that do not occur in a paper letter by letter."""
-
-    min_similarity: float = Field(
-        92.0, gt=50, le=100, description="rapidfuzz's ratio, 0 to 100; 100: exact quotes only"
-    )
-
-
 class SplitSettings(Settings):
     """Assignment of the collections of the sources `hub` and `files` to splits."""
 
     validation: float = Field(0.1, ge=0, lt=1, description="share of the problems")
     test: float = Field(0.2, gt=0, lt=1, description="share of the problems")
-    similar_questions: float = Field(
-        90.0, gt=50, le=100, description="share of common words from which questions are the same"
-    )
     similar_papers: float = Field(
         0.5, gt=0, le=1, description="share of common sentences from which papers are the same"
     )

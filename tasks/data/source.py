@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from env.problems.schema import Problem, Split
+from env.settings import CHILD_CONTEXT_CHARS
 from tasks.data.align import Quotes
 
 OnProgress = Callable[[int], None]
 """Called with the number of finished rows."""
+
+
+MAX_MB = 64
+"""Megabytes of one line or one document, so that reading one does not fill the memory."""
+MAX_TEXT_CHARS = CHILD_CONTEXT_CHARS
+"""Characters of one paper: as many as a child may be given."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +64,16 @@ def _printable(char: str) -> str:
 
 @dataclass(frozen=True)
 class ProblemBounds:
-    """Limits of a problem from any source; each is a setting of another section."""
+    """Limits of a problem from any source."""
 
     min_span_chars: int
     """rewards.min_span_chars: shorter spans are ignored in answers, so they cannot be gold."""
-    max_text_chars: int
-    """validate.max_text_chars: characters of one paper."""
-    max_papers: int
-    """validate.max_papers: papers of one problem."""
     max_gold_papers: int
     """env.limits.max_children: one call must be able to hand out all papers with evidence."""
+    max_text_chars: int = MAX_TEXT_CHARS
+    """Characters of one paper."""
+    max_papers: int = 64
+    """Papers of one problem."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from env.errors import SourceError
 from tasks.data.row_schema import WHOLE_ROW
-from tasks.data.source import Rejected, RowFault
+from tasks.data.source import MAX_MB, Rejected, RowFault
 
 _UTF16_32 = (
     codecs.BOM_UTF32_LE,
@@ -27,12 +27,11 @@ TableLine = tuple[str, Any]
 """Name of a row, and its plain values or its `Rejected`."""
 
 
-def read_rows(path: Path, max_mb: int) -> Iterator[TableLine]:
+def read_rows(path: Path) -> Iterator[TableLine]:
     """Rows of a file in order; blank lines are skipped.
 
     Args:
-        path: a .jsonl file.
-        max_mb: limit of megabytes of one line; a longer one is rejected.
+        path: a .jsonl file; a line of more than `MAX_MB` megabytes is rejected.
 
     Raises:
         SourceError: the file is missing, empty, unreadable, or not JSONL.
@@ -44,7 +43,7 @@ def read_rows(path: Path, max_mb: int) -> Iterator[TableLine]:
         raise SourceError(f"{path}: is not .jsonl. See {_HOW}.")
     try:
         has_rows = False
-        for line in _jsonl(path, max_mb):
+        for line in _jsonl(path):
             has_rows = True
             yield line
     except OSError as error:
@@ -56,8 +55,8 @@ def read_rows(path: Path, max_mb: int) -> Iterator[TableLine]:
 _HOW = "docs/own_data.md"
 
 
-def _jsonl(path: Path, max_mb: int) -> Iterator[TableLine]:
-    limit = max_mb * 1_000_000
+def _jsonl(path: Path) -> Iterator[TableLine]:
+    limit = MAX_MB * 1_000_000
     with path.open("rb") as file:
         start = file.read(4)
         if start.startswith(_UTF16_32) or b"\0" in start:
@@ -72,7 +71,7 @@ def _jsonl(path: Path, max_mb: int) -> Iterator[TableLine]:
             number += 1
             row = f"{path.name}:{number}"
             if len(raw) > limit:
-                reason = f"the line is longer than {max_mb} MB"
+                reason = f"the line is longer than {MAX_MB} MB"
                 item: Any = Rejected(row, WHOLE_ROW, reason, "split it: one problem per line")
                 while raw and not raw.endswith(b"\n"):
                     raw = file.readline(limit)

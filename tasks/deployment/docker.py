@@ -18,10 +18,11 @@ from pathlib import Path
 import psutil
 
 from env import variables
+from env.settings import TEMPLATES
 from tasks.config.params import Params
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
-from tasks.deployment.local import address, listener
+from tasks.deployment.local import HEALTHY_S, HOST, listener
 from tasks.errors import ConfigError, StageError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,9 @@ TREE = Path("dist/docker")
 PORT = 8000
 """Port that the Dockerfile exposes."""
 LABEL = "rlm-env"
-"""Label and name prefix of the containers; the id of the process that started it follows."""
+"""Image, label, and name prefix of the containers, which the id of their process follows."""
+_BUILD_S = 1800.0
+"""Most seconds of a build, which downloads packages."""
 _OTHER_THREADS = 64
 """Threads and processes of the server besides those of its sessions."""
 _LOG_LINES = 15
@@ -43,30 +46,29 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
     """Address of a container that runs for the duration of the block.
 
     Args:
-        params: `deploy` sets the address; `env`, `rewards` and `prepare` set what is served.
+        params: `deploy` sets the memory; `env`, `rewards` and `prepare` set what is served.
         data: folder of problems, mounted read-only; None generates them.
 
     Raises:
-        ConfigError: no engine runs, or the port is taken.
+        ConfigError: no engine runs.
         StageError: the image cannot be built, or is not healthy in time.
     """
-    settings = params.deploy
     seed = str(params.prepare.synthetic.seed)
     tree = stage(of_this_machine(params), "this machine's own", [], TREE)
-    build = ("build", "--quiet", "--tag", settings.docker.image, str(tree))
-    _docker(*build, wait_s=settings.docker.build_s)
+    build = ("build", "--quiet", "--tag", LABEL, str(tree))
+    _docker(*build, wait_s=_BUILD_S)
     _remove_leftovers()
-    with listener(settings) as free:
+    with listener() as free:
         port = free.getsockname()[1]
     name = f"{LABEL}-{os.getpid()}-{secrets.token_hex(3)}"
     options = f"--detach --init --name {name} --label {LABEL} --env {variables.SEED}".split()
     if data:
         options += ["--volume", f"{data.resolve()}:/problems:ro", "--env", "RLM_DATA=/problems"]
-    options += ["--publish", f"{settings.host}:{port}:{PORT}", *boundary(params)]
+    options += ["--publish", f"{HOST}:{port}:{PORT}", *boundary(params)]
     try:
-        _docker("run", *options, settings.docker.image, environment={variables.SEED: seed})
-        url = address(settings.host, port)
-        _wait(url, name, settings.wait_s)
+        _docker("run", *options, LABEL, environment={variables.SEED: seed})
+        url = f"http://{HOST}:{port}"
+        _wait(url, name)
         logger.info("environment at %s, container %s", url, name)
         yield url
     finally:
@@ -74,13 +76,10 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
 
 
 def of_this_machine(params: Params) -> Params:
-    """Settings of the server, which answers for this machine's names if its port is published here.
+    """Settings of the server, which answers for this machine's names alone.
 
     In a container, it cannot tell by its own address that only this machine reaches it.
     """
-    host = params.deploy.host
-    if host != "localhost" and not host.startswith("127."):
-        return params
     hosts = [*params.env.allowed_hosts, "localhost"]
     env = params.env.model_copy(update={"allowed_hosts": hosts})
     return params.model_copy(update={"env": env})
@@ -92,7 +91,7 @@ def boundary(params: Params) -> list[str]:
     A session has one thread of the server, and one process for each frame of its tree.
     """
     env, memory = params.env, f"{params.deploy.docker.memory_mb}m"
-    pids = env.max_sessions * (env.limits.max_frames + 1) + env.sandbox.templates + _OTHER_THREADS
+    pids = env.max_sessions * (env.limits.max_frames + 1) + TEMPLATES + _OTHER_THREADS
     return [
         *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(pids)),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
@@ -100,16 +99,16 @@ def boundary(params: Params) -> list[str]:
     ]
 
 
-def _wait(url: str, name: str, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
+def _wait(url: str, name: str) -> None:
+    deadline = time.monotonic() + HEALTHY_S
     while not healthy(url, timeout_s=5.0):
         running = _docker("inspect", "--format", "{{.State.Running}}", name)
         if running != "true":
             raise StageError(f"the container {name} ended. Its last lines:\n{_log(name)}")
         if time.monotonic() > deadline:
             raise StageError(
-                f"{url} is not healthy after {wait_s:g} s. Raise deploy.wait_s, or see the last "
-                f"lines of the container {name}:\n{_log(name)}"
+                f"{url} is not healthy after {HEALTHY_S:g} s. See the last lines "
+                f"of the container {name}:\n{_log(name)}"
             )
         time.sleep(0.2)
 
@@ -161,8 +160,8 @@ def _docker(
         ) from None
     except subprocess.TimeoutExpired:
         raise StageError(
-            f"{what} takes longer than {wait_s:g} s. Check the engine; for a build, raise "
-            "deploy.docker.build_s."
+            f"{what} takes longer than {wait_s:g} s. Check the engine, and what "
+            "the image downloads."
         ) from None
     if done.returncode == 0:
         return done.stdout.strip()

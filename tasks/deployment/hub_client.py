@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from tasks.config.settings import SpaceSettings
 from tasks.data.hub import chain, line, passes, tries
 from tasks.errors import ConfigError, PipelineError, StageError
 
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+TIMEOUT_S = 30.0
+"""Seconds of a request."""
+ATTEMPTS = 4
 _SECRET_CHARS = 8
 _KEPT = (".gitattributes",)
 """File that the Hub itself adds to each repository."""
@@ -39,14 +41,13 @@ class Hub:
     """Client of the Hub; each failure is one clear message.
 
     Args:
-        settings: time limits and number of tries.
         named_by: settings that name the repositories, for messages.
 
     Raises:
         ConfigError: no token is set.
     """
 
-    def __init__(self, settings: SpaceSettings, named_by: str = "deploy.space.name") -> None:
+    def __init__(self, named_by: str = "deploy.space.name") -> None:
         from huggingface_hub import HfApi, get_token
 
         self.endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -58,7 +59,6 @@ class Hub:
             )
         self.token = token
         self.api = HfApi(endpoint=self.endpoint, token=token)
-        self._settings = settings
         self._named_by = named_by
         self._secrets = {token}
         self._owners: list[str] = []
@@ -80,11 +80,11 @@ class Hub:
 
         def limited() -> T:
             # The client has no limit of its own, and each new session loses this one.
-            get_session().timeout = self._settings.timeout_s
+            get_session().timeout = TIMEOUT_S
             return call(*arguments, **named)
 
         try:
-            return tries(self._settings.attempts)(limited)
+            return tries(ATTEMPTS)(limited)
         except PipelineError:
             raise
         # An upload of large files wraps its errors in a RuntimeError.

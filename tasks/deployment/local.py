@@ -21,13 +21,16 @@ import yaml
 from env import variables
 from tasks import paths
 from tasks.config.params import Params
-from tasks.config.settings import DeploySettings
 from tasks.deployment.checks import healthy
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 
 logger = logging.getLogger(__name__)
 
 LOGS = Path("logs")
+HOST = "127.0.0.1"
+"""Nobody else reaches a server that has no token."""
+HEALTHY_S = 120.0
+"""Seconds until a server answers; it imports packages and makes problems first."""
 
 _numbers = itertools.count()
 
@@ -44,7 +47,6 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         data: folder of problems; None generates them.
 
     Raises:
-        ConfigError: the port is taken.
         StageError: it dies or is not healthy in time; the message ends with its last log lines.
     """
     for folder in (LOGS, paths.RUN):
@@ -56,9 +58,9 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
     sections = params.model_dump(by_alias=True, mode="json", exclude={"env": {"splits"}})
     with ExitStack() as stack:
         stack.callback(_clean, settings, log.absolute())  # the block may change the directory
-        with listener(params.deploy) as bound, log.open("wb") as stream:
-            host, port = params.deploy.host, bound.getsockname()[1]
-            at = f"--host {host} --port {port} --fd {bound.fileno()}"
+        with listener() as bound, log.open("wb") as stream:
+            port = bound.getsockname()[1]
+            at = f"--host {HOST} --port {port} --fd {bound.fileno()}"
             settings.write_text(yaml.safe_dump(sections))
             others = variables.KEYS + variables.ADDRESSES
             secret = {n for n in os.environ if n.upper().endswith(others)}
@@ -81,8 +83,8 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         atexit.register(stop)
         stack.callback(atexit.unregister, stop)
         stack.callback(stop)
-        url = address(host, port)
-        _wait(url, server, log, params.deploy.wait_s)
+        url = f"http://{HOST}:{port}"
+        _wait(url, server, log)
         settings.unlink()  # already read; a killed process leaves no file
         logger.info("environment at %s, log in %s", url, log)
         yield url
@@ -95,28 +97,13 @@ def _clean(settings: Path, log: Path) -> None:
         log.unlink()
 
 
-def address(host: str, port: int) -> str:
-    """URL at which this machine reaches a server on that host and port."""
-    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+def listener() -> socket.socket:
+    """Listening socket at a free port of this machine."""
+    return socket.create_server((HOST, 0))
 
 
-def listener(settings: DeploySettings) -> socket.socket:
-    """Listening socket at the address of the settings; port 0 takes a free one.
-
-    Raises:
-        ConfigError: the port is taken, or the host is not an address of this machine.
-    """
-    try:
-        return socket.create_server((settings.host, settings.port))
-    except OSError as error:
-        raise ConfigError(
-            f"{settings.host}:{settings.port} cannot be used ({error.strerror}). "
-            "Stop the process that listens there, or set deploy.port=0 to pick a free port."
-        ) from None
-
-
-def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
+def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + HEALTHY_S
     while True:
         if server.poll() is not None:
             code, why = server.returncode, _refusal(log) or f"\n{_tail(log)}"
@@ -125,8 +112,7 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path, wait_s: float) -
             return
         if time.monotonic() > deadline:
             raise StageError(
-                f"{url} is not healthy after {wait_s:g} s. Raise deploy.wait_s, or see the end "
-                f"of {log}:\n{_tail(log)}"
+                f"{url} is not healthy after {HEALTHY_S:g} s. See the end of {log}:\n{_tail(log)}"
             )
         time.sleep(0.1)
 

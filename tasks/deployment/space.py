@@ -25,7 +25,7 @@ from tasks.config.params import Params
 from tasks.config.settings import SpaceSettings
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
-from tasks.deployment.hub_client import Hub
+from tasks.deployment.hub_client import TIMEOUT_S, Hub
 from tasks.deployment.space_problems import check, mark, problems_of, variable
 from tasks.errors import ConfigError, StageError
 from tasks.io import write_json
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 REPORT = Path("reports/space.json")
 STRANGERS: tuple[Split, ...] = ("train",)
 """Splits that a client without the owner's key may play, unless `env.splits` says otherwise."""
+WAIT_S = 1200.0
+"""Seconds until a pushed Space runs: the Hub builds its image first."""
+POLL_S = 5.0
 _FAILED = {"BUILD_ERROR": "build", "RUNTIME_ERROR": "run", "CONFIG_ERROR": "build"}
 """Stages from which a Space does not recover, and the log with the reason."""
 _ASLEEP = ("PAUSED", "STOPPED", "SLEEPING")
@@ -68,7 +71,7 @@ def deployed(params: Params, data: Path | None) -> Access:
     settings = params.deploy.space
     check(params, data)
     secrets = {name: variable(name, "deploy.space.secrets") for name in settings.secrets}
-    hub = Hub(settings)
+    hub = Hub()
     name = hub.full_name(settings.name)
     problems = problems_of(params, hub, name, data)
     values = {**settings.variables, **problems.variables}
@@ -116,7 +119,7 @@ class Space:
     Args:
         hub: client of the Hub.
         name: OWNER/NAME.
-        settings: hardware, visibility and time limits.
+        settings: visibility.
     """
 
     def __init__(self, hub: Hub, name: str, settings: SpaceSettings) -> None:
@@ -124,14 +127,14 @@ class Space:
         self._rebuilt = False
 
     def create(self) -> None:
-        """Create the Space if it does not exist.
+        """Create the Space, on free hardware, if it does not exist.
 
         Raises:
             ConfigError: its visibility differs from `deploy.space.private`.
         """
-        private, hardware = self._settings.private, self._settings.hardware
+        private = self._settings.private
         why = f"deploy.space.private is {str(private).lower()}"
-        options = {"space_sdk": "docker", "space_hardware": hardware}
+        options = {"space_sdk": "docker", "space_hardware": "cpu-basic"}
         self.hub.create(self.name, "space", private=private, why=why, **options)
 
     def publish(self, tree: Path, values: dict[str, str], secrets: dict[str, str]) -> str:
@@ -181,19 +184,18 @@ class Space:
             patience = _PATIENCE if self._rebuilt or running is None else 1
             if stage_ in _FAILED and running in (commit, None) and seen >= patience:
                 raise StageError(self._failure(stage_))
-            if time.monotonic() - started > self._settings.wait_s:
+            if time.monotonic() - started > WAIT_S:
                 raise StageError(self._too_late(stage_, running, commit))
         doing = f"read the space {self.name}"
         url = _address(self.hub.ask(doing, self.hub.api.space_info, self.name))
         with variables.addressed(url, token):
-            while not healthy(url, timeout_s=self._settings.timeout_s):
-                if time.monotonic() - started > self._settings.wait_s:
+            while not healthy(url, timeout_s=TIMEOUT_S):
+                if time.monotonic() - started > WAIT_S:
                     raise StageError(
                         f"the space {self.name} runs, but {url}/health does not answer "
-                        f"after {self._settings.wait_s:g} s. Raise deploy.space.wait_s, or see "
-                        f"the end of its log:\n{self._log('run')}"
+                        f"after {WAIT_S:g} s. See the end of its log:\n{self._log('run')}"
                     )
-                time.sleep(self._settings.poll_s)
+                time.sleep(POLL_S)
         return url
 
     def _stages(self, started: float) -> Iterator[tuple[str, str | None, int]]:
@@ -217,7 +219,7 @@ class Space:
                 self.hub.ask(doing, self.hub.api.restart_space, self.name)
                 woken = True
             yield *now, seen
-            time.sleep(self._settings.poll_s)
+            time.sleep(POLL_S)
 
     def _runtime(self) -> SpaceRuntime:
         runtime: SpaceRuntime = self.hub.ask(
@@ -234,8 +236,8 @@ class Space:
         if stage_ == "RUNNING" and running:
             what = f"still runs the older commit {running[:8]}"
         return (
-            f"the space {self.name} {what} after {self._settings.wait_s:g} s "
-            f"(deploy.space.wait_s), not {commit[:8]}. The commit is pushed: look at its page, or "
+            f"the space {self.name} {what} after {WAIT_S:g} s, "
+            f"not {commit[:8]}. The commit is pushed: look at its page, or "
             f"wait and run again. The end of its log:\n{self._log('build')}"
         )
 

@@ -18,7 +18,6 @@ from agent.rollouts.own_documents import Answer, Question
 from agent.rollouts.progress import Watch
 from agent.rollouts.trajectory import Trajectory
 from tasks.config.params import Params
-from tasks.config.settings import DeploySettings
 from tasks.deployment.local import local_server
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ def endpoint(
         sampling=settings.sampling,
         template_kwargs=settings.template_kwargs,
         concurrency=settings.concurrency,
-        timeout_s=settings.timeout_s,
         **limits,
     )
 
@@ -63,8 +61,7 @@ def own_server(params: Params, data: Path | None = None) -> Iterator[str]:
     Raises:
         StageError: it does not start.
     """
-    deploy = DeploySettings(wait_s=params.deploy.wait_s)
-    with local_server(params.model_copy(update={"deploy": deploy}), data) as url:
+    with local_server(params, data) as url:
         yield url
 
 

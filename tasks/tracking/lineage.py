@@ -87,8 +87,6 @@ def seed_of(params: Params, stage: str | None) -> int:
     if stage == "warmstart":
         sft = params.warmstart.kind == "sft"
         return params.warmstart.sft.seed if sft else params.warmstart.nano.seed
-    if stage == "zeroshot":
-        return params.gate.seed
     section = getattr(params, stage, None) if stage else None
     seed: int = getattr(section, "seed", params.train.seed)
     return seed

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from tasks.config.params import Params
 
+EXPERIMENT = "rlm"
+SYSTEM_S = 5.0
+"""Seconds between system metrics."""
 FLUSH_S = 5.0
 RETRY_S = 60.0
 """Seconds until a failed store is tried again."""
@@ -338,7 +341,7 @@ def start_run(
     # Set at once, so that a run killed a moment later can be found.
     tags = {"stage": name} | ({MLFLOW_PARENT_RUN_ID: parent} if parent else {})
     with answering() as store:
-        experiment = experiment_id(params.tracking.experiment)
+        experiment = experiment_id(EXPERIMENT)
         shown = f"{datetime.now():%m-%d %H:%M} {title or name}"
         made = store.create_run(experiment, run_name=shown, tags=tags)
         if begun is not None:
@@ -358,7 +361,7 @@ def start_run(
 def reads(stage: str, setting: str) -> bool:
     """Whether a stage's run records a setting: its own section, and those of every episode."""
     sections = ("gate", "warmstart") if stage == "zeroshot" else (stage,)
-    return setting.split(".")[0] in (*sections, "profile", "env", "rewards")
+    return setting.split(".")[0] in (*sections, "profile", "env", "generation", "rewards")
 
 
 @contextmanager
@@ -377,7 +380,7 @@ def stage_run(
         run.log_inputs(datasets.inputs(datasets.READ[name]))
     started = time.monotonic()
     try:
-        with stage_named(name), watched(run, params.tracking.system_s):
+        with stage_named(name), watched(run):
             yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
@@ -393,16 +396,13 @@ def stage_run(
 
 
 @contextmanager
-def watched(run: StageRun, every_s: float) -> Iterator[None]:
-    """Sample processor, memory and disk into `system/...` metrics every `every_s` s; 0: never."""
-    if not every_s:
-        yield
-        return
+def watched(run: StageRun) -> Iterator[None]:
+    """Sample processor, memory and disk into `system/...` metrics."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
     monitor = SystemMetricsMonitor(
-        run.run_id, sampling_interval=every_s, tracking_uri=tracking_uri()
+        run.run_id, sampling_interval=SYSTEM_S, tracking_uri=tracking_uri()
     )
     monitor.start()
     try:
@@ -438,7 +438,7 @@ def find_child(params: Params, parent: str, stage: str) -> Run | None:
     """
     with answering() as store:
         children = store.search_runs(
-            [experiment_id(params.tracking.experiment)],
+            [experiment_id(EXPERIMENT)],
             f"tags.`mlflow.parentRunId` = '{parent}' and tags.stage = '{stage}'",
             max_results=1,
         )

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 
+SLIPS = 0.15
+"""Episodes of the demonstrator with a mistake and its repair."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -76,7 +79,14 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
             job = (rows, settings, params.train)
             out = folder / ADAPTER
             if params.model.backend == "unsloth":
-                train_with_unsloth(folder, *job, out=out, threads=params.threads, on_step=on_step)
+                train_with_unsloth(
+                    folder,
+                    *job,
+                    out=out,
+                    frame_tokens=params.generation.max_frame_tokens,
+                    threads=params.threads,
+                    on_step=on_step,
+                )
             else:
                 model, tokenizer = load_model(folder)
                 train_adapter(model, tokenizer, *job, out=out, on_step=on_step)
@@ -103,11 +113,11 @@ def check(params: Params) -> None:
         moving = settings.plan == "moves"
         readers = settings.moves.most_frames - 1 if moving else keyed(params).readers
         if readers >= params.env.limits.max_frames:
-            fewer = "moves.readers or children" if moving else "ranked_passages"
+            fewer = ", or lower moves.readers or children" if moving else ""
             raise ConfigError(
                 f"warmstart.sft: a demonstration has up to {readers} children, and "
                 f"env.limits.max_frames allows {params.env.limits.max_frames} frames with the "
-                f"root. Raise max_frames, or lower {fewer}."
+                f"root. Raise max_frames{fewer}."
             )
         if params.env.passage_chars >= params.rewards.read_chars:
             logger.warning(
@@ -156,8 +166,7 @@ def keyed(params: Params) -> Keyed:
     from agent.demonstrations.keyed_plan import Keyed
 
     settings = params.warmstart.sft
-    near, first = settings.near_chars, settings.question_first
-    return Keyed(settings.ranked_passages, settings.reader_passages, near, first)
+    return Keyed(near_chars=settings.near_chars)
 
 
 def fault(params: Params, problem: Problem) -> str | None:
@@ -195,7 +204,7 @@ def demonstrate(
     )
     from agent.policies.conversations import Conversations
 
-    settings, generation = params.warmstart.sft, params.train.generation
+    settings, generation = params.warmstart.sft, params.generation
     conversations = Conversations(model, tokenizer, generation)
     if settings.teacher == "endpoint":
         episodes = play_all(params, endpoint(params), conversations, problems)
@@ -224,7 +233,7 @@ def demonstrate(
     if not rows:
         raise StageError(
             f"none of {len(episodes)} demonstrations is good enough. Raise max_turn_tokens and "
-            "max_frame_tokens of train.generation, or lower warmstart.sft.min_reward."
+            "max_frame_tokens of generation, or lower warmstart.sft.min_reward."
         )
     logger.info("warmstart: %d of %d demonstrations are good", len(good), len(episodes))
     return rows
@@ -242,7 +251,7 @@ def demonstrator_of(params: Params, problems: Sequence[Problem]) -> Demonstrator
         )
     return Demonstrator(
         *(problems, params.env),
-        slips=settings.slips,
+        slips=SLIPS,
         seed=settings.seed,
         keyed=keyed(params),
         rewards=params.rewards,
@@ -260,7 +269,7 @@ def play_all(
         EpisodeSpec(problem.problem_id, seed=number, difficulty=problem.difficulty)
         for number, problem in enumerate(problems)
     ]
-    sessions = min(params.env.max_sessions, params.train.generation.batch_frames)
+    sessions = min(params.env.max_sessions, params.generation.batch_frames)
     with environment(params) as url:
         tokenised = TokenisedPolicy(policy, conversations)
         return play_shown("demonstrations", tokenised, url, specs, sessions=sessions)
@@ -277,7 +286,7 @@ def endpoint(params: Params) -> Policy:
     settings = params.warmstart.sft
     assert settings.base_url is not None
     assert settings.model is not None
-    generation = params.train.generation
+    generation = params.generation
     teacher = serving.endpoint(params, settings.base_url, settings.model, generation)
     teacher.check()
     return teacher

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tasks.config.params import Params
 
 BOOKKEEPING = {
-    *("save_every", "keep_checkpoints", "table_every", "report_to"),
+    *("save_every", "keep_checkpoints", "report_to"),
     *("evaluate_every", "evaluate_problems", "micro_batch_tokens"),
     *("gradient_checkpointing", "logprob_check"),
 }
@@ -38,6 +38,7 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
 
     settings = {
         "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
+        "generation": params.generation.model_dump(mode="json"),
         "env": params.env.model_dump(mode="json"),
         "rewards": params.rewards.model_dump(mode="json"),
     }

@@ -32,27 +32,29 @@ FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
     "audit.problems=6",
-    # A small model, and one plan for all roots: it learns in seconds. One answer in eight is gold.
-    "warmstart.nano.model={hidden: 64, layers: 2, heads: 2, mlp: 128}",
-    "warmstart.nano.reading.plan={readers: 1, children: 0, pages: 0, names: 0}",
-    "warmstart.nano.reading.plan={recite: 0, unread: 0}",
-    "warmstart.nano.reading.size={'1': 0, '2': 0, '4': 0, '8': 1, '24': 0}",
-    "warmstart.nano.reading.most={'8': 1, '16': 0, all: 0}",
-    "warmstart.nano.reading.keep={field: 0, all: 0, first: 1}",
-    "warmstart.nano.batch_tokens=512",
-    "warmstart.nano.learning_rate=0.004",
-    "warmstart.nano.drill_steps=40",
-    "warmstart.nano.drill_every=50",
-    "warmstart.nano.probe_pairs=20",
-    "warmstart.nano.slips=0",
-    "warmstart.nano.noise=0",
     "train.steps=1",
     "train.processes=1",
     "evaluate.latency_episodes=1",
     "promote.problems=200",
-    "promote.bootstrap=1000",
 ]
 """Settings over profile `quick`: every stage does all that it does, in two minutes together."""
+# A small model, and one plan for all roots: it learns in seconds. One answer in eight is gold.
+SMALL = {
+    "plans": "PLANS, SIZES, MOST, KEPT = {'readers': 1}, {8: 1}, {8: 1}, {'first': 1}\n",
+    "settings": """
+@dataclass(frozen=True)
+class NanoSettings(NanoSettings):
+    model: NanoModelSettings = NanoModelSettings(hidden=64, layers=2, heads=2, mlp=128)
+    batch_tokens: int = 512
+    learning_rate: float = 0.004
+    drill_steps: int = 40
+    drill_every: int = 50
+    probe_pairs: int = 20
+    slips: float = 0
+    noise: float = 0
+""",
+}
+"""What follows the constants of nano's warm start in the copy of the project."""
 DVC = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
 
@@ -115,6 +117,9 @@ def dotted(node: ast.AST) -> str | None:
 def project(tmp_path: Path) -> Iterator[Path]:
     """A copy of the project's code in which a chain is played."""
     copy_project(tmp_path, [*CODE, *FILES])
+    for name, constants in SMALL.items():
+        with (tmp_path / f"agent/nano/{name}.py").open("a") as module:
+            module.write(constants)
     (tmp_path / "logs").mkdir()
     with in_folder(tmp_path), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests/helpers/note_imports"), prepend=os.pathsep)

@@ -16,7 +16,7 @@ from test_flows_pipeline import CODE, FILES
 
 from env import variables
 
-SETTINGS = ("deploy.target=space", "deploy.space.poll_s=1", "prepare.synthetic.seed=8675309")
+SETTINGS = ("deploy.target=space", "prepare.synthetic.seed=8675309")
 
 
 @pytest.mark.nightly

@@ -48,7 +48,9 @@ def in_folder(path: Path) -> Iterator[None]:
 def runs(name: str) -> list[Any]:
     """MLflow runs with a tag `stage`, the newest first."""
     store = tracking.client(tracking.tracking_uri())
-    found = store.search_runs([tracking.experiment_id("rlm")], f"tags.stage = '{name}'")
+    found = store.search_runs(
+        [tracking.experiment_id(tracking.EXPERIMENT)], f"tags.stage = '{name}'"
+    )
     return list(found)
 
 

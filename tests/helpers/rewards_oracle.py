@@ -151,7 +151,7 @@ def primary_objective(
             right |= retrieved & set().union(*accepted)
     wrong = len(retrieved) - len(right) + invented
     precision = len(right) / (len(right) + wrong) if right or wrong else 0.0
-    dilution = settings.overshoot_offset - settings.overshoot_slope * wrong / gold
+    dilution = 1.25 - settings.overshoot_slope * wrong / gold
     return f1(precision, found / gold) * min(1.0, max(0.0, dilution))
 
 
@@ -166,7 +166,6 @@ def process_quality(
     turns: int,
     errors: int,
     gate: float,
-    settings: RewardSettings,
 ) -> float:
     if turns < 1:
         return 0.0
@@ -176,7 +175,7 @@ def process_quality(
     value = len([source for source in wanted if source & read]) / len(wanted)
     if others:
         value -= len(others & read) / len(others)
-        scale = settings.gate_floor + (1 - settings.gate_floor) * gate
+        scale = 0.4 + 0.6 * gate
     else:
         scale = gate
     return max(0.0, value) * (1 - min(errors, turns) / turns) * scale

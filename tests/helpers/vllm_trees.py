@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from agent.nano.settings import NanoSettings
+from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.nano.warmstart import save
 from agent.policies.base import TurnRequest
 from env.models import Message
@@ -15,8 +15,8 @@ from helpers.untaught import untaught
 
 def save_base(folder: Path) -> Path:
     """An untaught nano model, some of whose turns end before the limit."""
-    small = {"hidden": 64, "layers": 2, "heads": 2, "mlp": 64}
-    taught = untaught(NanoSettings.model_validate({"model": small}))
+    small = NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64)
+    taught = untaught(NanoSettings(model=small))
     with torch.no_grad():
         taught.model.get_input_embeddings().weight[taught.tokenizer.eos_token_id] *= 6
     save(taught, folder)

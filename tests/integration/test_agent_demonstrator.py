@@ -86,8 +86,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Params, Sess
 
 
 @pytest.mark.parametrize(
-    ("style", "keyed"),
-    [("full", Keyed(24, 8)), ("compact", Keyed(5, 1)), ("full", Keyed(5, 1, question_first=True))],
+    ("style", "keyed"), [("full", Keyed(24, 8)), ("compact", Keyed(5, 1)), ("full", Keyed(5, 1))]
 )
 @pytest.mark.parametrize("slips", [0.0, 1.0])
 def test_readers_name_ranked_passages_of_a_data_set_of_the_hub(

@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from agent.nano.plans import BEST, ReadingPlan, ReadingTalks
-from agent.nano.settings import PlanKind
+from agent.nano.plans import BEST, PlanKind, ReadingPlan, ReadingTalks
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import Conversation
 from agent.policies.base import TurnReply, TurnRequest

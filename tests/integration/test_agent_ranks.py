@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
-TWICE = {"num_iterations": 2, "kl_beta": 0.1, "max_step_kl": 1e-4, "schedule": "linear"}
+TWICE = {"num_iterations": 2, "kl_beta": 0.1, "max_step_kl": 1e-4}
 CASES: dict[str, dict[str, Any]] = {
     "lora": {"method": "lora", **TWICE},
     "full": {"method": "full", "micro_batch_tokens": 1},

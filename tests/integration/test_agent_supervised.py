@@ -25,10 +25,8 @@ pytestmark = [
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 
-TRAIN = TrainSettings(
-    micro_batch_tokens=2048,
-    generation=GenerationSettings(max_turn_tokens=480, max_frame_tokens=1536),
-)
+TRAIN = TrainSettings(micro_batch_tokens=2048)
+GENERATION = GenerationSettings(max_turn_tokens=480, max_frame_tokens=1536)
 SFT = SftSettings(epochs=4, learning_rate=2e-2, batch_tokens=4096)
 
 
@@ -40,7 +38,7 @@ def test_an_adapter_learns_demonstrations_in_float32(
     ids = server_problems.ids("train", "easy")[:8]
     specs = [EpisodeSpec(name, seed=n, difficulty="easy") for n, name in enumerate(ids)]
     policy = Demonstrator(list(map(server_problems.get, ids)), server_params.env, slips=0.5)
-    conversations = Conversations(qwen(), tokenizer(), TRAIN.generation)
+    conversations = Conversations(qwen(), tokenizer(), GENERATION)
     episodes = play(TokenisedPolicy(policy, conversations), server_url, specs, sessions=4)
     rows = demonstration_rows(good_episodes(episodes, 0.7), policy.mistakes)
     assert len(rows) > len(episodes)

@@ -18,7 +18,7 @@ from agent.policies.base import TurnReply
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.players import players
-from agent.settings import EngineSettings, GenerationSettings
+from agent.settings import GenerationSettings
 from agent.vllm.policy import VllmPolicy
 from agent.vllm.server import VllmServer
 
@@ -26,7 +26,6 @@ pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
-ENGINE = EngineSettings(url="http://127.0.0.1:8000", concurrency=8, timeout_s=30)
 GENERATION = GenerationSettings(max_turn_tokens=12, max_frame_tokens=128)
 
 
@@ -47,7 +46,7 @@ def fake(base) -> Iterator[FakeVllm]:
 
 
 def served(fake: FakeVllm, loaded: Any, settings=GENERATION) -> VllmPolicy:
-    server = VllmServer(fake.engine, ENGINE)
+    server = VllmServer(fake.engine)
     return VllmPolicy(Conversations(*loaded, settings), server, settings, concurrency=8)
 
 
@@ -105,7 +104,7 @@ def test_a_turn_that_the_server_gave_up_voids_its_episode(fake, loaded):
 
 def test_a_server_of_another_base_or_of_short_frames_is_refused(fake):
     def check(name: str, tokens: int) -> None:
-        VllmServer(replace(fake.engine, model=name), ENGINE).check(tokens)
+        VllmServer(replace(fake.engine, model=name)).check(tokens)
 
     check(fake.name, fake.length)
     with pytest.raises(PolicyError, match="serves base-0123, but the present base is base-9"):
@@ -122,7 +121,7 @@ def test_a_server_of_another_base_or_of_short_frames_is_refused(fake):
 
 @pytest.fixture
 def maker(loaded, fake, tmp_path) -> Iterator[Any]:
-    with players(loaded[1], ENGINE, fake.engine, tmp_path) as made:
+    with players(loaded[1], fake.engine, tmp_path) as made:
         yield made
 
 

@@ -20,7 +20,9 @@ LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[SandboxHost]:
-    shared = SandboxHost(LIMITS, SandboxSettings(templates=2, templates_mb=1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("env.server.sandbox.host.TEMPLATES", 2)
+        shared = SandboxHost(LIMITS, SandboxSettings(templates_mb=1))
     yield shared
     shared.close()
 

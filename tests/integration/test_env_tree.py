@@ -148,16 +148,16 @@ def test_a_child_that_was_cut_or_is_out_of_turns_answers_with_a_sentence(play: P
         ({"max_depth": 0}, 'print(rlm_query("a"))', "depth 0"),
         ({"max_children": 2}, 'print(rlm_query_batched(["a"] * 3, ["x"] * 3)[2])', "at most 2"),
         ({"max_frames": 1}, 'print(llm_query("a"))', "frames of this episode"),
-        ({"prompt_chars": 20}, 'print(rlm_query("a" * 21))', "longer than 20 characters"),
-        ({"child_context_chars": 100}, 'print(rlm_query("a", "x" * 101))', "longer than 100"),
-        ({"child_context_chars": 100}, 'print(rlm_query("a", {"x" * 101: ""}))', "longer than 100"),
+        ({"PROMPT_CHARS": 20}, 'print(rlm_query("a" * 21))', "longer than 20 characters"),
+        ({"CHILD_CONTEXT_CHARS": 100}, 'print(rlm_query("a", "x" * 101))', "longer than 100"),
+        ({"CHILD_CONTEXT_CHARS": 100}, 'print(rlm_query("a", {"x" * 101: ""}))', "longer than 100"),
         ({}, 'print(rlm_query("a", 12))', "a context is a string"),
     ],
 )
-def test_limits_of_sub_calls_come_back_as_error_strings(
-    host: SandboxHost, limits: dict[str, int], code: str, said: str
-) -> None:
-    play = Play(host, **limits)
+def test_limits_of_sub_calls_come_back_as_error_strings(host, limits, code, said, monkeypatch):
+    for name in filter(str.isupper, limits):
+        monkeypatch.setattr(f"env.server.tree.subcalls.{name}", limits[name])
+    play = Play(host, **{name: limits[name] for name in filter(str.islower, limits)})
     play.code((0, code))
     for frame, view in list(play.views.items()):
         if frame and view.status == "ready":
@@ -167,18 +167,17 @@ def test_limits_of_sub_calls_come_back_as_error_strings(
     play.tree.close()
 
 
-def test_a_refused_sub_call_keeps_its_place_among_the_others(host: SandboxHost) -> None:
-    play = Play(host, child_context_chars=100)
+def test_a_refused_sub_call_keeps_its_place_among_the_others(play, monkeypatch):
+    monkeypatch.setattr("env.server.tree.subcalls.CHILD_CONTEXT_CHARS", 100)
     play.code((0, 'FINAL(rlm_query_batched(["a", "b", "c"], ["x" * 101, "y", "z"]))'))
     play.code((2, 'FINAL("third")'), (1, 'FINAL("second")'))
     refused, *answers = play.tree.answer
     assert "longer than 100" in refused
     assert answers == ["second", "third"]
-    play.tree.close()
 
 
-def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(host: SandboxHost) -> None:
-    play = Play(host, episode_s=0.3)
+def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(play, monkeypatch):
+    monkeypatch.setattr("env.server.tree.tree.EPISODE_S", 0.3)
     play.code((0, 'rlm_query_batched(["a", "b"])'))
     play.code((2, "while True: pass"))
     assert [state.stop_reason for state in play.tree.states()] == ["budget", "budget", "timeout"]
@@ -211,8 +210,9 @@ def test_calls_beyond_the_limit_cost_their_frame_a_cell_and_no_other_frame(
         assert play.tree.counters.errors == calls - 126
 
 
-def test_cells_that_go_on_calling_use_up_the_seconds_of_the_episode(host: SandboxHost) -> None:
-    play = Play(host, max_depth=0, max_frames=1, max_turns=64, episode_s=1.0)  # cells of 0.4 s
+def test_cells_that_go_on_calling_use_up_the_seconds_of_the_episode(host, monkeypatch):
+    monkeypatch.setattr("env.server.tree.tree.EPISODE_S", 1.0)  # cells have 0.4 s
+    play = Play(host, max_depth=0, max_frames=1, max_turns=64)
     for _ in range(3):
         assert not play.tree.done
         play.code((0, 'while True: rlm_query("a")'))
@@ -240,8 +240,8 @@ def test_what_the_policy_saw_or_handed_on_is_kept(play: Play) -> None:
     assert PAPERS["p2"] in "\n".join(play.tree.shown)
 
 
-def test_answers_of_children_are_bounded(host: SandboxHost) -> None:
-    play = Play(host, child_context_chars=100)
+def test_answers_of_children_are_bounded(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("env.server.tree.tree.CHILD_CONTEXT_CHARS", 100)
     play.code((0, 'r = [llm_query("a"), *rlm_query_batched(["b", "c"])]\nFINAL(r)'))
     play.turn((1, "x" * 1000))
     play.code((2, 'FINAL("y" * 101)'))
@@ -252,7 +252,6 @@ def test_answers_of_children_are_bounded(host: SandboxHost) -> None:
     play.turn((3, "FINAL(some words)"))
     assert play.tree.answer == ["x" * 100, "y" * 100, "some words"]
     assert [state.stop_reason for state in play.tree.states()][1] == "truncated"
-    play.tree.close()
 
 
 def test_a_context_that_is_too_long_is_never_made(

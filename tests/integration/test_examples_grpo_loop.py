@@ -21,12 +21,8 @@ def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkey
 
     problems = [p for p in generate(SyntheticSettings()) if p.split == "train"]
     base = untaught(NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2)))
-    settings = TrainSettings(
-        steps=2,
-        problems_per_step=2,
-        group_size=2,
-        generation=GenerationSettings(max_turn_tokens=8, max_frame_tokens=256),
-    )
+    settings = TrainSettings(steps=2, problems_per_step=2, group_size=2)
+    generation = GenerationSettings(max_turn_tokens=8, max_frame_tokens=256)
     played = []
     plain = grpo_loop.play
 
@@ -37,7 +33,7 @@ def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkey
         return played[-1]
 
     monkeypatch.setattr(grpo_loop, "play", recorded)
-    rewards = grpo_loop.train(base.model, base.tokenizer, settings, problems)
+    rewards = grpo_loop.train(base.model, base.tokenizer, settings, generation, problems)
     assert rewards == [0.375, 0.375]
     assert [len(trees) for trees in played] == [4, 4]
     assert all(tree.void is None for trees in played for tree in trees)

@@ -20,7 +20,7 @@ from tasks.data.source import Found
 from tasks.errors import StageError
 from tasks.reporting.html import problems_page
 
-SETTINGS = AuditSettings(problems=4, samples=1)
+SETTINGS = AuditSettings(problems=4)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_known_gold_earns_all_and_the_page_shows_it_in_place(data: Path, params:
         assert max(scores["keyword"], scores["random"]) < 0.4
     assert report["unsolved"] == {}
 
-    problem = audit.choose(paths.PROBLEMS, SETTINGS)[0]
+    problem = audit.choose(paths.PROBLEMS, 4)[0]
     hostile = tuple(
         paper.model_copy(update={"text": f"{paper.text}\n<script>alert(1)</script>"})
         for paper in problem.papers
@@ -67,7 +67,7 @@ def test_known_gold_earns_all_and_the_page_shows_it_in_place(data: Path, params:
 
 
 def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params: Params) -> None:
-    chosen = audit.choose(paths.PROBLEMS, SETTINGS)[0]
+    chosen = audit.choose(paths.PROBLEMS, 4)[0]
     # The stored gold of this problem is another than the server's.
     paper = next(p for p in chosen.papers if p.paper_id not in chosen.gold_papers)
     span = chosen.evidence[0].spans[0]
@@ -96,9 +96,9 @@ def episode(void: str | None = None) -> Trajectory:
 
 
 def test_a_void_episode_is_left_out_of_the_means_and_only_voids_are_an_error() -> None:
-    report = audit.describe({"oracle": [episode(), episode(void="the sandbox failed")]}, SETTINGS)
+    report = audit.describe({"oracle": [episode(), episode(void="the sandbox failed")]})
     numbers = report["levels"]["easy"]["policies"]["oracle"]
     assert (numbers["episodes"], numbers["void"], numbers["reward"]) == (1, 1, 1.0)
     assert report["unsolved"] == {}
     with pytest.raises(StageError, match="the sandbox failed"):
-        audit.describe({"oracle": [episode(void="the sandbox failed")]}, SETTINGS)
+        audit.describe({"oracle": [episode(void="the sandbox failed")]})

@@ -21,7 +21,7 @@ from env.errors import SourceError
 from env.problems.schema import Paper
 from tasks.data import files, parsing
 from tasks.data.documents import Documents
-from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
+from tasks.data.settings import FilesSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds, Rejected
 
 BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=2000, max_papers=8, max_gold_papers=4)
@@ -79,14 +79,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def documents(folder: Path) -> Documents:
-    return Documents(folder, max_chars=2000, max_mb=1)
+    return Documents(folder, max_chars=2000)
 
 
 def read(folder: Path, rows: list[dict[str, Any]]) -> Found:
     path = folder.parent / "problems.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    settings = FilesSettings(path=str(path), documents=str(folder), max_mb=1)
-    return files.read_problem_file(settings, AlignSettings(), SplitSettings(), BOUNDS)
+    settings = FilesSettings(path=str(path), documents=str(folder))
+    return files.read_problem_file(settings, SplitSettings(), BOUNDS)
 
 
 def question(quote: str, document: str, **more: Any) -> dict[str, Any]:
@@ -111,7 +111,8 @@ def test_each_kind_becomes_a_paper(folder: Path) -> None:
     assert texts["d.pdf"] == "Delta scores 45 points in all.\n\nA second page."
 
 
-def test_documents_that_cannot_be_read_cost_only_the_rows_that_name_them(folder: Path) -> None:
+def test_documents_that_cannot_be_read_cost_only_the_rows_that_name_them(folder, monkeypatch):
+    monkeypatch.setattr("tasks.data.documents.MAX_MB", 1)
     broken = {
         "encrypted.pdf": (encrypted("secret"), "encrypted"),
         "blank.pdf": (pdf(""), "none of its 1 pages contains text"),
@@ -191,7 +192,7 @@ def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
 
 def test_a_broken_declaration_is_a_fault_of_its_document(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("<p>Text.</p><![<!")
-    found = Documents(tmp_path, 1000, 1).get("a.html")
+    found = Documents(tmp_path, 1000).get("a.html")
     assert isinstance(found, Rejected)
     assert "not HTML" in found.reason
 
@@ -209,7 +210,7 @@ def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
     (folder / "3.html").write_text("<h1>Kind</h1><p>Epsilon scores 46 points.")
     monkeypatch.setattr(parsing, "CPU_S", 1)
     monkeypatch.setattr(parsing, "MEMORY_MB", 120)
-    read = Documents(folder, max_chars=2000, max_mb=30)
+    read = Documents(folder, max_chars=2000)
     found = [read.get(name) for name in hostile]
     reasons = [one.reason for one in found if isinstance(one, Rejected)]
     assert reasons == ["reading it takes more than 1 s of a processor or 120 MB"] * 3

@@ -15,7 +15,7 @@ import pytest
 from helpers.space_hub import SHA, TOKEN, serve_spaces
 
 from tasks.data import hub
-from tasks.data.settings import AlignSettings, HubSettings, SplitSettings
+from tasks.data.settings import HubSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,6 @@ def case(name: str, function: str = "load", token: str = "", **settings: str) ->
 CASES = {
     **{name: case(name) for name in ("good", "flaky", "gated", "absent", "empty", "garbage")},
     "down": case("down"),
-    "split": case("good", split="test"),
     "revision": case("good", revision="v9"),
     "commit of good": case("good", "commit"),
     "commit of flaky": case("commit-flaky", "commit"),
@@ -145,7 +144,6 @@ def test_the_real_client_reads_a_data_set_from_a_hub(told: Told, case: str) -> N
         ("gated", "SourceError", "HF_TOKEN, which is not set"),
         ("empty", "SourceError", "doesn't contain any data files"),
         ("garbage", "SourceError", "JSON parse error"),
-        ("split", "SourceError", "['train']"),
         ("revision", "SourceError", "v9"),
         ("down", "SourceUnreachable", "503"),
     ],
@@ -180,7 +178,7 @@ def test_a_revision_stands_for_a_commit(told: Told) -> None:
 
 def read(path: Path) -> Found:
     settings = HubSettings(name=str(path))
-    return hub.read_data_set(settings, AlignSettings(), SplitSettings(), BOUNDS)
+    return hub.read_data_set(settings, SplitSettings(), BOUNDS)
 
 
 @pytest.fixture(autouse=True)

@@ -65,10 +65,8 @@ def params(served_folder: Path, server_problems: ProblemStore, server_params: Pa
         server_params,
         model={"source": "tiny"},
         warmstart={"kind": "sft", "sft": {"problems": 4, "epochs": 1, "batch_tokens": 2048}},
-        train={
-            "generation": {"max_turn_tokens": 480, "max_frame_tokens": 1536},
-            "curriculum": {"levels": ["easy"], "target": "easy"},
-        },
+        generation={"max_turn_tokens": 480, "max_frame_tokens": 1536},
+        train={"curriculum": {"levels": ["easy"], "target": "easy"}},
     )
 
 
@@ -101,8 +99,8 @@ def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(
 ) -> None:
     problems = demonstrate.choose(params)
     writer = Written(problems, params.env)
-    generation = params.train.generation
-    demonstrate.play_all(params, writer, Conversations(qwen(), tokenizer(), generation), problems)
+    talks = Conversations(qwen(), tokenizer(), params.generation)
+    demonstrate.play_all(params, writer, talks, problems)
     forgotten = problems[0].question
 
     def reply(body: dict) -> str:

@@ -20,7 +20,7 @@ from tasks.errors import ConfigError, PipelineError, StageError
     [
         ('case "$1" in inspect) echo false;; logs) echo boom >&2;; esac', StageError, "boom"),
         ("echo no space left >&2; exit 1", StageError, "no space left"),
-        ('case "$1" in build) exec sleep 60;; esac', StageError, "build_s"),
+        ('case "$1" in build) exec sleep 60;; esac', StageError, "takes longer than 1 s"),
         (None, ConfigError, "deploy.target: local"),
     ],
     ids=["a container that dies", "a build that fails", "a build without end", "no command"],
@@ -33,7 +33,7 @@ def test_what_docker_cannot_do_is_said(
     word: str,
 ) -> None:
     few = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
-    params = resolve(overrides=["deploy.target=docker", "threads=1", "deploy.wait_s=100", few])
+    params = resolve(overrides=["deploy.target=docker", "threads=1", few])
     monkeypatch.delenv(ENV_URL, raising=False)
     monkeypatch.chdir(tmp_path)
     if script:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
+from agent.training import logprob_check
 from tasks import train
 from tasks.config.params import Params
 from tasks.errors import StageError
@@ -36,13 +37,12 @@ SHORT = {
     "evaluate_problems": 1,
     "resample_groups": 0,
     "min_group_std": 0.0,
-    "generation": {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 1},
 }
+TURNS = {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 1}
 
 
 def with_engine(params: Params, engine: dict[str, Any], **changes: Any) -> Params:
-    engine = {"concurrency": 4, "timeout_s": 20} | engine
-    return changed(params, engine=engine, train=SHORT | changes)
+    return changed(params, engine=engine, generation=TURNS, train=SHORT | changes)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_server_that_stays_away_stops_the_training_which_is_resumed(wanted, fa
     assert len(set(fake.loads)) == 4  # the resumed run has names of its own
 
 
-def test_a_server_that_keeps_its_first_weights_stops_the_training(wanted, fake, server_params):
+def test_a_server_that_keeps_its_first_weights_is_told(wanted, fake, server_params, monkeypatch):
     load = fake.load
 
     def keep_first(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -140,7 +140,7 @@ def test_a_server_that_keeps_its_first_weights_stops_the_training(wanted, fake, 
         return 200, {}
 
     fake.load = keep_first
-    limits = {"vllm_mean_abs": 1e-3, "vllm_p99_abs": 1e-2}
-    params = with_engine(server_params, {"url": fake.url}, warmup_steps=0, logprob_check=limits)
-    with pytest.raises(StageError, match=r"step 2: .*train\.logprob_check\.vllm_mean_abs"):
+    monkeypatch.setattr(logprob_check, "VLLM", {"mean": 1e-3, "p99": 1e-2})
+    params = with_engine(server_params, {"url": fake.url}, warmup_steps=0)
+    with pytest.raises(StageError, match=r"step 2: .*\(mean .*limit 0\.001"):
         trained(params)

@@ -36,8 +36,9 @@ def project(served_folder: Path, server_params: Params, monkeypatch: pytest.Monk
     """A working folder with data; models/base plays carelessly, models/merged as an expert."""
     for path in evaluate.MODELS.values():
         path.mkdir(parents=True)
-    few = {"episodes": EPISODES, "sampling_seeds": 2, "latency_episodes": 3}
-    few |= {"transcripts": 2, "bootstrap": 200}
+    monkeypatch.setattr(evaluate, "KEPT", 2)
+    monkeypatch.setattr(evaluate, "PASSES", 2)
+    few = {"episodes": EPISODES, "latency_episodes": 3, "bootstrap": 200}
     play_as(monkeypatch, before=careless(), after=fields_expert())
     return with_settings(server_params, few)
 
@@ -50,9 +51,10 @@ def play_as(monkeypatch: pytest.MonkeyPatch, before: Policy, after: Policy) -> N
 
 
 @pytest.fixture
-def short(project: Params) -> Params:
+def short(project: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     """The same with one problem of each difficulty, sampled once."""
-    return with_settings(project, {"episodes": 3, "sampling_seeds": 1})
+    monkeypatch.setattr(evaluate, "PASSES", 1)
+    return with_settings(project, {"episodes": 3})
 
 
 def with_settings(params: Params, settings: dict[str, int]) -> Params:

@@ -214,7 +214,7 @@ def project(models: Path, served_folder: Path, server_params: Params) -> Params:
         export={"prompts": 4},
         # Absent: only the training asks it.
         engine={"url": "http://127.0.0.1:9"},
-        evaluate={"generation": {"max_turn_tokens": 8}},
+        generation={"max_turn_tokens": 8},
     )
 
 

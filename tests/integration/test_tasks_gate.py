@@ -16,10 +16,8 @@ from agent.settings import EngineSettings
 from env.models import AnswerMetrics, Counters
 from rewards.settings import RewardSettings
 from tasks import gate, paths
-from tasks.config.settings import GateSettings
 from tasks.errors import GateFailed, StageError
 
-SETTINGS = GateSettings(episodes=10, max_episodes=60)
 REWARDS = RewardSettings()
 QUOTE = "On Pobaseg, Jakzam comes to 35."
 
@@ -59,11 +57,11 @@ class Level:
 
 
 def probe(play: Level) -> dict[str, list[Trajectory]]:
-    return gate.probe(play, ("hard", "easy"), SETTINGS, REWARDS)
+    return gate.probe(play, ("hard", "easy"), REWARDS)
 
 
 def decide(played: dict[str, list[Trajectory]]) -> dict[str, Any]:
-    return gate.decide(played, SETTINGS, REWARDS)
+    return gate.decide(played, REWARDS)
 
 
 def test_two_finds_at_easy_alone_among_the_first_ten_end_the_probe_and_open_the_gate():
@@ -116,7 +114,7 @@ def test_void_episodes_are_left_out_and_many_of_them_stop_the_stage():
 
 def test_the_baseline_weighs_levels_alike():
     played = {"easy": [episode(1.0)] * 30, "hard": [episode(0.0)] * 10}
-    summary = gate.summarise(played, 0.5, SETTINGS)
+    summary = gate.summarise(played)
     assert summary["reward_mean"] == pytest.approx(0.4)
     assert summary["components"]["primary_objective"] == pytest.approx(0.5)
     assert summary["success_rate"] == pytest.approx(0.5)
@@ -130,7 +128,8 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
     write_problems(paths.TRAIN, map(server_problems.get, server_problems.ids(split="train")))
-    small = server_params.gate.model_copy(update={"max_episodes": 12, "baseline_episodes": 12})
+    monkeypatch.setattr(gate, "MOST", 12)
+    small = server_params.gate.model_copy(update={"baseline_episodes": 12})
     absent = EngineSettings(url="http://127.0.0.1:9")  # only the training asks it
     params = server_params.model_copy(update={"gate": small, "engine": absent})
 

@@ -343,7 +343,7 @@ def test_a_champion_whose_artifact_is_gone_or_altered_stops_the_run(
 
 @pytest.mark.parametrize(
     "other",
-    [{"promote": {"mode": "sampled"}}, {"evaluate": {"generation": {"max_turn_tokens": 8}}}],
+    [{"promote": {"mode": "sampled"}}, {"generation": {"max_turn_tokens": 8}}],
 )
 def test_who_would_serve_otherwise_than_it_would_play_is_not_compared(
     played: list[str], other: dict[str, Any]

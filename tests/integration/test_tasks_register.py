@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers.untaught import untaught
 
+from agent.nano.settings import NanoSettings
 from agent.nano.warmstart import save
 from tasks import config, register
 from tasks.config.params import Params
@@ -41,7 +42,7 @@ def folder(
         (path / name).symlink_to(ROOT / name)
     # MLflow compares each line with what is installed, a second for all of ours.
     (path / "constraints.txt").write_text(f"mlflow=={metadata.version('mlflow')}\n")
-    save(untaught(server_params.warmstart.nano), path / "models/merged")
+    save(untaught(NanoSettings()), path / "models/merged")
     (path / "reports").mkdir()
     names = ("reward", "f1_greedy", "f1_sampled", "primary_objective")
     told = {"n": 240, "improvement": "Improvement: 50.0 %"} | {n: compared(0.3) for n in names}
@@ -163,7 +164,7 @@ def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
     ("asked", "told"),
     [
         ({"question": " ", "documents": PAPERS}, "question 1: the question is empty"),
-        ({"question": "q" * 9000, "documents": PAPERS}, r"more than 8000 \(env.limits.prompt"),
+        ({"question": "q" * 9000, "documents": PAPERS}, r"more than 8000\. Shorten"),
         ({"question": "q", "documents": []}, "comes without documents"),
         ({"question": "q", "documents": ["a", ""]}, "document 'p2' holds no text"),
         ({"question": "q", "documents": ["a", {"id": "p1", "text": "b"}]}, "have the same id"),

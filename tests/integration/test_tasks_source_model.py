@@ -34,7 +34,7 @@ FEW = [
     "warmstart.sft={problems: 2, batch_tokens: 2048}",
     "train.curriculum={levels: [easy], target: easy}",
     "train={steps: 1, problems_per_step: 1, group_size: 2, evaluate_every: 0, processes: 1}",
-    "train.generation={max_turn_tokens: 320, max_frame_tokens: 1024}",
+    "generation={max_turn_tokens: 320, max_frame_tokens: 1024}",
     "export.prompts=2",
 ]
 
@@ -60,10 +60,9 @@ def test_quantised_taught_trained_and_merged(
     twin, _ = load_model(base / "twin")
     assert all(weight.dtype == torch.float32 for weight in twin.parameters())
     # Demonstrations have long turns; of a model that knows nothing, short ones are as good.
-    short = params.train.generation.model_copy(update={"max_turn_tokens": 16})
-    settings = params.train.model_copy(update={"generation": short})
+    short = params.generation.model_copy(update={"max_turn_tokens": 16})
     with runs.stage_run("train", params) as training:
-        adapter = train.run(params.model_copy(update={"train": settings}), training)
+        adapter = train.run(params.model_copy(update={"generation": short}), training)
 
     # Its weights are changed: episodes of a model so little taught earn nothing.
     weights = adapter / "adapter_model.safetensors"

@@ -31,7 +31,7 @@ from env.server.service import read_settings
 from tasks import deploy, paths
 from tasks.config import resolve
 from tasks.config.params import Params
-from tasks.deployment import build_context, checks, space
+from tasks.deployment import build_context, checks, hub_client, space
 from tasks.deployment.environment import _given, environment
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.tracking import runs
@@ -40,8 +40,6 @@ SEED = 71_934_205_553_112_007
 FEW = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
 QUICK = [
     "deploy.target=space",
-    "deploy.space.poll_s=0.02",
-    "deploy.space.wait_s=60",
     "threads=1",
     FEW,
 ]
@@ -53,11 +51,19 @@ def settings(*overrides: str) -> Params:
         return resolve(overrides=[*QUICK, f"prepare.synthetic.seed={SEED}", *overrides])
 
 
+def hurry(patch: pytest.MonkeyPatch) -> None:
+    """Less patience with the Hub."""
+    patch.setattr(hub_client, "ATTEMPTS", 2)
+    patch.setattr(hub_client, "TIMEOUT_S", 0.5)
+
+
 @pytest.fixture(autouse=True)
 def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working folder of its own, the token of somebody who may write, no waiting."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(space, "POLL_S", 0.02)
+    monkeypatch.setattr(space, "WAIT_S", 60)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("URL", "TOKEN", "OWNER_KEY", "SEED", "DATASET_TOKEN"):
         monkeypatch.delenv(getattr(variables, name), raising=False)
@@ -229,9 +235,9 @@ def test_a_refusal_comes_before_anything_is_pushed(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     the_hub.faults |= {where: list(plan) for where, plan in faults.items()}
-    fast = ("deploy.space.attempts=2", "deploy.space.timeout_s=0.5")
+    hurry(monkeypatch)
     with pytest.raises(error, match=word) as caught:
-        space.deployed(settings(*fast, *overrides), None)
+        space.deployed(settings(*overrides), None)
     assert TOKEN not in str(caught.value)
     assert the_hub.repos == {}
 
@@ -266,8 +272,10 @@ def test_after_a_fault_of_the_hub_the_next_run_is_clean(
     the_hub: SpaceHub, where: str, faults: list[Any], error: type[PipelineError], word: str
 ) -> None:
     the_hub.faults[where] = list(faults)
-    with pytest.raises(error, match=word):
-        space.deployed(settings("deploy.space.attempts=2", "deploy.space.timeout_s=0.5"), None)
+    with pytest.MonkeyPatch.context() as patch:
+        hurry(patch)
+        with pytest.raises(error, match=word):
+            space.deployed(settings(), None)
     the_hub.faults.clear()
     time.sleep(0.1)
     space.deployed(settings(), None)
@@ -287,13 +295,14 @@ def test_a_commit_is_tried_again_and_made_once(the_hub: SpaceHub, faults: list[A
 
 def waiting(the_hub: SpaceHub, script: list[dict[str, Any]], wait_s: float = 0.3) -> Any:
     """Deploy while the Hub tells these runtimes; `SHA` stands for the commit that is pushed."""
-    params = settings(f"deploy.space.wait_s={wait_s}")
-    space.deployed(params, None)
-    sha = repo_of(the_hub).sha
-    the_hub.script = [
-        {key: sha if value == "SHA" else value for key, value in one.items()} for one in script
-    ]
-    return space.deployed(params, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "WAIT_S", wait_s)
+        space.deployed(settings(), None)
+        sha = repo_of(the_hub).sha
+        the_hub.script = [
+            {key: sha if value == "SHA" else value for key, value in one.items()} for one in script
+        ]
+        return space.deployed(settings(), None)
 
 
 OLD = "0" * 40

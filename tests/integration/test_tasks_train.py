@@ -42,10 +42,9 @@ SHORT = {
     "problems_per_step": 2,
     "group_size": 2,
     "save_every": 1,
-    "table_every": 2,
     "evaluate_every": 0,
-    "generation": {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 8},
 }
+TURNS = {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 8}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,7 @@ def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_sto
 
 
 def with_train(params: Params, **changes) -> Params:
-    return changed(params, train=SHORT | changes)
+    return changed(params, generation=TURNS, train=SHORT | changes)
 
 
 def marks_of(params: Params) -> dict[str, str]:
@@ -79,11 +78,14 @@ def run_stage(params: Params) -> Path:
 def start_of(params: Params) -> str:
     """Tag `start` of the newest run of the stage."""
     store = runs.client(runs.tracking_uri())
-    (run,) = store.search_runs([runs.experiment_id(params.tracking.experiment)], max_results=1)
+    (run,) = store.search_runs([runs.experiment_id(runs.EXPERIMENT)], max_results=1)
     return str(run.data.tags["start"])
 
 
-def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(project, server_params):
+def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(
+    project, server_params, monkeypatch
+):
+    monkeypatch.setattr(train, "TABLE_EVERY", 2)
     params = with_train(server_params)
     assert run_stage(params) == paths.TRAINED["lora"]
     assert start_of(params) == "no checkpoint: starting clean"
@@ -225,7 +227,7 @@ def test_held_out_problems_that_are_trained_on_are_refused(project, server_param
 
 
 def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
-    params = with_train(server_params, steps=15, table_every=100)
+    params = with_train(server_params, steps=15)
     write_resolved(params)
     command = [warm, "-m", "flows.pipeline", "train"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -247,7 +249,7 @@ def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
 
     # The shorter way to the end; what decides the weights is unchanged.
     saved = pd.read_parquet("reports/train.parquet") if reached > 1 else None
-    run_stage(with_train(server_params, steps=15, table_every=100, save_every=100))
+    run_stage(with_train(server_params, steps=15, save_every=100))
     assert start_of(params).startswith(f"resuming after step {reached} from ")
     rows = pd.read_parquet("reports/train.parquet")
     assert list(rows["step"]) == list(range(1, 16))
@@ -271,7 +273,7 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
         assert reason(with_train(server_params, **{name: 2})).startswith("resuming after step 2")
     faster = with_train(server_params, learning_rate=0.5)
     assert reason(faster) == "settings of train changed: starting clean"
-    rewards = params.rewards.model_copy(update={"success_at": 0.9})
+    rewards = params.rewards.model_copy(update={"read_chars": 90})
     assert reason(params.model_copy(update={"rewards": rewards})) == (
         "settings of rewards changed: starting clean"
     )
@@ -312,11 +314,11 @@ def test_an_adapter_of_other_settings_is_refused_before_the_environment_starts(
     adapter = project / "models/base/adapter"
     adapter.mkdir()
     config = {"r": 16, "lora_alpha": 16, "target_modules": ["q_proj"]}
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
-    for lora, told in (
-        ({"r": 8}, r"its r is 16, but train\.lora\.r is 8\. Run the stage war"),
-        ({"alpha": 32}, r"its alpha is 16, but train\.lora\.alpha is 32"),
-        ({"targets": ["v_proj"]}, r"'q_proj'\], but train\.lora\.targets is \['v_proj'\]"),
+    for own, lora, told in (
+        ({}, {"r": 8}, r"its r is 16, but the training's is 8\. Run the stage war"),
+        ({"lora_alpha": 32}, {}, r"its alpha is 32, but the training's is 16"),
+        ({}, {"targets": ["v_proj"]}, r"'q_proj'\], but the training's is \['v_proj'\]"),
     ):
+        (adapter / "adapter_config.json").write_text(json.dumps(config | own))
         with pytest.raises(StageError, match=told):
             run_stage(with_train(server_params, lora={"targets": ["q_proj"]} | lora))

@@ -19,11 +19,7 @@ from tasks.config.params import Params
 from tasks.errors import StageError
 
 PARAMS = check(
-    {
-        "prepare": {"synthetic": {"collections": {"train": 8, "validation": 8, "test": 8}}},
-        "validate": {"max_text_chars": 600},
-    },
-    "test",
+    {"prepare": {"synthetic": {"collections": {"train": 8, "validation": 8, "test": 8}}}}, "test"
 )
 
 PROBLEMS = generate(PARAMS.prepare.synthetic)
@@ -106,8 +102,8 @@ ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
     "papers of train": (copy_papers, "occurs in two splits"),
     "an empty question": (edit("question", ""), "question is not empty"),
     "a paper too long": (
-        edit("papers", lambda old: old.replace('."}', "." + "x" * 600 + '"}', 1)),
-        "no more than validate.max_text_chars",
+        edit("papers", lambda old: old.replace('."}', "." + "x" * 200_000 + '"}', 1)),
+        "no more than 200000 characters",
     ),
 }
 """For each case what is done to a row, and which check must name it."""

@@ -19,7 +19,7 @@ PROBLEMS = {
     level: [EpisodeSpec(f"{level}-{i}", difficulty=level) for i in range(40)]
     for level in ("easy", "medium", "hard")
 }
-SETTINGS = TrainSettings(problems_per_step=4, group_size=4, resample_groups=2, replace_voids=2)
+SETTINGS = TrainSettings(problems_per_step=4, group_size=4, resample_groups=2)
 
 
 Void = Callable[[EpisodeSpec, int], str | None]
@@ -94,7 +94,7 @@ def test_flat_groups_are_exchanged_for_others_and_still_reported():
     assert len(drawn.episodes) == 16
 
 
-def test_groups_without_a_signal_are_split_by_whether_their_episodes_succeed():
+def test_groups_without_a_signal_are_split_by_whether_their_episodes_succeed(monkeypatch):
     rewards = {0: [0.1, 0.1, 0.1, 0.1], 1: [0.9, 0.9, 0.9, 0.9], 2: [0.5, 0.49, 0.5, 0.49]}
 
     def reward(spec: EpisodeSpec) -> float:
@@ -104,8 +104,9 @@ def test_groups_without_a_signal_are_split_by_whether_their_episodes_succeed():
         return rewards[group][sample] if group in rewards else by_seed(spec)
 
     env = Env(reward, void=lambda spec, call: "lost" if spec == env.calls[0][0] else None)
-    drawn = draw(env, SETTINGS.model_copy(update={"replace_voids": 0}))
-    found = draw_metrics(drawn, success_at=0.5)
+    monkeypatch.setattr("agent.training.groups.REPLAYS", 0)
+    drawn = draw(env)
+    found = draw_metrics(drawn)
     # A void is neither; the third group is too even to learn from, but some of it succeeds.
     assert (found["train/too_hard_groups"], found["train/too_easy_groups"]) == (1, 1)
     rows = make_rows(drawn.groups, SETTINGS)
@@ -295,8 +296,10 @@ def test_a_lost_environment_costs_only_the_extra_episodes():
     assert drawn.resampled_groups == 0
 
 
-def test_levels_of_exchanged_groups_come_from_the_curriculum():
-    always = CurriculumSettings(mode="always", min_steps=1, window=1, replay=0.5)
+def test_levels_of_exchanged_groups_come_from_the_curriculum(monkeypatch):
+    monkeypatch.setattr("agent.training.curriculum.MIN_STEPS", 1)
+    monkeypatch.setattr("agent.training.curriculum.REPLAY", 0.5)
+    always = CurriculumSettings(mode="always", window=1)
     settings = SETTINGS.model_copy(update={"curriculum": always, "problems_per_step": 8})
     curriculum = Curriculum(always)
     good = [Trajectory("p", "easy", reward=1.0, components={"primary_objective": 1.0})]
@@ -315,8 +318,10 @@ def test_too_few_problems_to_exchange_give_fewer_groups():
     assert [len(call) for call in env.calls] == [16, 4]
 
 
-def test_the_next_steps_own_problems_do_not_depend_on_the_exchange():
-    moves_at_once = CurriculumSettings(mode="always", min_steps=1, window=1, replay=0.0)
+def test_the_next_steps_own_problems_do_not_depend_on_the_exchange(monkeypatch):
+    monkeypatch.setattr("agent.training.curriculum.MIN_STEPS", 1)
+    monkeypatch.setattr("agent.training.curriculum.REPLAY", 0.0)
+    moves_at_once = CurriculumSettings(mode="always", window=1)
 
     def played_next(resample_groups: int) -> list[EpisodeSpec]:
         changed = {"resample_groups": resample_groups, "curriculum": moves_at_once}

@@ -13,7 +13,6 @@ from helpers.tiny_trees import SETTINGS, make_trainer, play_trees, sampled_logps
 
 from agent.errors import LogprobCheckError
 from agent.rollouts.trajectory import Trajectory
-from agent.settings import LogprobCheckSettings
 from agent.training.logprob_check import Mismatch, check
 
 if TYPE_CHECKING:
@@ -25,6 +24,12 @@ pytestmark = [
 ]
 CLIP = 1.5
 Play = Callable[[torch.nn.Module, int], list[list[Trajectory]]]
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits that such an engine keeps."""
+    monkeypatch.setattr("agent.training.logprob_check.VLLM", {"mean": 9, "p99": 9})
 
 
 def engine(noise: float) -> Play:
@@ -46,9 +51,6 @@ def trainer(folder: Path, clip: float | None, noise: float, **changes: object) -
     settings = SETTINGS.model_copy(update=options)
     made: TreeGRPOTrainer = make_trainer(folder, settings, rollout=engine(noise))
     made._engine = "vllm"
-    made._settings = settings.model_copy(
-        update={"logprob_check": LogprobCheckSettings(vllm_mean_abs=9, vllm_p99_abs=9)}
-    )
     return made
 
 
@@ -78,6 +80,7 @@ def written_out(clip: float | None) -> tuple[torch.Tensor, list[float]]:
     return torch.cat([p.grad.flatten() for p in model.parameters()]), ratios
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("clip", [None, CLIP])
 def test_the_gradient_is_that_of_the_loss_written_out(clip, tmp_path):
     written, ratios = written_out(clip)
@@ -96,6 +99,7 @@ def test_the_correction_of_an_exact_engine_changes_nothing(tmp_path):
     torch.testing.assert_close(corrected, whole, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("wide")
 def test_later_updates_of_a_step_keep_the_weights_of_the_first(tmp_path):
     twice = trainer(tmp_path, CLIP, noise=0.5, num_iterations=2)
     gradient(twice)
@@ -111,14 +115,14 @@ def test_later_updates_of_a_step_keep_the_weights_of_the_first(tmp_path):
 
 @pytest.mark.parametrize(
     ("found", "limit"),
-    [((0.06, 0.1), "vllm_mean_abs"), ((0.01, 0.6), "vllm_p99_abs"), ((0.04, 0.4), None)],
+    [((0.06, 0.1), "mean"), ((0.01, 0.6), "p99"), ((0.04, 0.4), None)],
 )
 def test_an_engine_has_limits_of_its_own(found, limit):
     mismatch = Mismatch(tokens=9, mean=found[0], p99=found[1], max=3.0)
     if limit is None:
-        check(mismatch, LogprobCheckSettings(), exact=True, step=1, engine="vllm")
-        with pytest.raises(LogprobCheckError, match=r"logprob_check\.mean_abs"):
-            check(mismatch, LogprobCheckSettings(), exact=False, step=1)
+        check(mismatch, exact=True, step=1, engine="vllm")
+        with pytest.raises(LogprobCheckError, match=r"\(mean .*limit 0\.02"):
+            check(mismatch, exact=False, step=1)
         return
-    with pytest.raises(LogprobCheckError, match=rf"logprob_check\.{limit}"):
-        check(mismatch, LogprobCheckSettings(), exact=True, step=1, engine="vllm")
+    with pytest.raises(LogprobCheckError, match=rf"\({limit} .*limit 0\.0?5\)"):
+        check(mismatch, exact=True, step=1, engine="vllm")

@@ -40,7 +40,7 @@ def episode(problem_id: str, reward: float, *, void: str | None = None) -> Traje
 
 def rows(model: str, rewards: dict[str, float], **kwargs: Any) -> list[report.EpisodeRow]:
     return [
-        episode_row(episode(problem, reward, **kwargs), model, mode, 0, 0.5)
+        episode_row(episode(problem, reward, **kwargs), model, mode, 0)
         for mode in ("greedy", "sampled")
         for problem, reward in rewards.items()
     ]
@@ -54,7 +54,7 @@ def test_a_row_has_all_tokens_and_a_success_where_an_answer_reaches_the_threshol
     good, below, silent = (episode("g1-easy-1", reward) for reward in (0.5, 0.49, 0.9))
     silent.root.stop_reason = "max_turns"
     lost = episode("g1-easy-1", 0.5, void="lost")
-    made = [episode_row(one, "after", "greedy", 0, 0.5) for one in (good, below, silent, lost)]
+    made = [episode_row(one, "after", "greedy", 0) for one in (good, below, silent, lost)]
     assert (made[0]["prompt_tokens"], made[0]["sampled_tokens"]) == (6, 4)
     assert [row["success"] for row in made] == [True, False, False, None]
     assert [made[3][name] for name in report.SCORES] == [None] * len(report.SCORES)
@@ -150,7 +150,7 @@ def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None
     played = [episode("g1-easy-1", 1.0), episode("g1-easy-2", 0.5), episode("g2-easy-1", 0.0)]
     played[1].metrics = AnswerMetrics(precision=1, recall=1, f1=1, exact_match=True)
     played[2].metrics = AnswerMetrics(precision=0, recall=0, f1=0)
-    found = summary([episode_row(one, "before", "greedy", 0, 0.5) for one in played])
+    found = summary([episode_row(one, "before", "greedy", 0) for one in played])
     assert found["exact_match"] == 1.0  # the third was played before it was counted
     assert found["paper_f1"] == 1.0
 
@@ -174,7 +174,7 @@ def test_each_level_has_its_problems_and_they_are_the_same_each_time() -> None:
 def test_figures_are_over_the_training_levels_and_by_level() -> None:
     scores = {"g1-easy-1": 1.0, "g2-hard-1": 0.0, "g3-double-1": 0.4}
     played = [episode(problem, reward) for problem, reward in scores.items()]
-    found = held_out_metrics(played, ["easy", "hard"], success_at=0.5)
+    found = held_out_metrics(played, ["easy", "hard"])
     assert found["eval/reward"] == found["eval/f1"] == found["eval/success_rate"] == 0.5
     assert (found["eval/easy_reward"], found["eval/hard_reward"]) == (1.0, 0.0)
     assert found["eval/double_reward"] == found["eval/double_f1"] == 0.4
@@ -184,9 +184,9 @@ def test_figures_are_over_the_training_levels_and_by_level() -> None:
 
 def test_held_out_voids_have_no_score_and_are_counted() -> None:
     played = [episode("g1-easy-1", 0.8), episode("g2-easy-1", 0.0, void="connection: reset")]
-    found = held_out_metrics(played, ["easy", "hard"], success_at=0.5)
+    found = held_out_metrics(played, ["easy", "hard"])
     assert (found["eval/reward"], found["eval/episodes"], found["eval/void_rate"]) == (0.8, 1, 0.5)
-    assert held_out_metrics(played[1:], ["easy", "hard"], 0.5) == {"eval/void_rate": 1.0}
+    assert held_out_metrics(played[1:], ["easy", "hard"]) == {"eval/void_rate": 1.0}
 
 
 # --- voids that a model brings about

@@ -10,7 +10,7 @@ import pytest
 from helpers.vllm_contract import SAMPLING, contract
 
 from agent.models.model_files import TWIN
-from agent.settings import EngineSettings, TrainSettings
+from agent.settings import EngineSettings
 from agent.vllm.policy import PURE
 from agent.vllm.server import ENVIRONMENT, LORA_RANKS, engine_of
 
@@ -18,9 +18,8 @@ from agent.vllm.server import ENVIRONMENT, LORA_RANKS, engine_of
 def command(folder: Path, rank: int = 16, **config: object) -> list[str]:
     """The words of the command that starts a server for a base with this configuration."""
     (folder / "config.json").write_text(json.dumps({"dtype": "bfloat16"} | config))
-    settings = EngineSettings(url="http://127.0.0.1:8123", kv_gb=0.5)
-    train = TrainSettings.model_validate({"lora": {"r": rank}})
-    engine = engine_of(settings, train, folder, "1")
+    settings = EngineSettings(url="http://127.0.0.1:8123")
+    engine = engine_of(settings, rank, 512, folder, "1")
     assert engine is not None
     return shlex.split(engine.command)
 
@@ -39,7 +38,7 @@ def test_the_server_listens_on_loopback_and_keeps_the_models_distribution(tmp_pa
     for part in (
         f"VLLM_HOST_IP=127.0.0.1 .venv-vllm/bin/vllm serve {tmp_path} --served-model-name base-1",
         "--host 127.0.0.1 --port 8123 --dtype auto --max-model-len 512",
-        "--kv-cache-memory-bytes 536870912",
+        "--kv-cache-memory-bytes 8589934592",
         "--logprobs-mode processed_logprobs --generation-config vllm --enable-lora",
     ):
         assert part in text

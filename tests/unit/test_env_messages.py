@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from env.server.door.messages import action_errors, message_bytes, refusal
-from env.settings import EnvSettings
+from env.settings import DOCUMENT_CHARS, EnvSettings
 
 
 def step(**data: Any) -> str:
@@ -72,4 +72,4 @@ def test_an_error_names_the_field() -> None:
 def test_only_own_papers_make_messages_large() -> None:
     assert message_bytes(EnvSettings()) == 2_000_000
     own = message_bytes(EnvSettings(allow_documents=True))
-    assert own > len(json.dumps("\U0001f600" * 1000)) / 1000 * EnvSettings().document_chars
+    assert own > len(json.dumps("\U0001f600" * 1000)) / 1000 * DOCUMENT_CHARS

@@ -229,9 +229,9 @@ def test_validate_names_the_rows_that_are_not_of_this_world() -> None:
 
 def test_audit_refuses_printed_fields() -> None:
     made = generate(FEW.prepare.synthetic)
-    audit.check_reading(made, FEW.prepare.synthetic, 0.35)
-    with pytest.raises(StageError, match=r"F1 1\.00 at easy, above audit\.max_search 0\.35"):
-        audit.check_reading(list(map(printed, made)), FEW.prepare.synthetic, 0.35)
+    audit.check_reading(made, FEW.prepare.synthetic)
+    with pytest.raises(StageError, match=r"F1 1\.00 at easy, above 0\.35"):
+        audit.check_reading(list(map(printed, made)), FEW.prepare.synthetic)
 
 
 def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:

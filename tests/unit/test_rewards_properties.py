@@ -151,7 +151,7 @@ def test_an_answer_is_located_and_compared_with_gold_as_by_brute_force(world: Wo
 @EXAMPLES
 @given(worlds(), st.integers(0, 5), st.integers(0, 5), st.floats(0, 1))
 def test_process_is_that_of_brute_force(world: World, turns: int, errors: int, gate: float) -> None:
-    arguments = (world.papers, world.facts, set(world.read), turns, errors, gate, world.settings)
+    arguments = (world.papers, world.facts, set(world.read), turns, errors, gate)
     assert process_quality(*arguments) == pytest.approx(oracle.process_quality(*arguments))
 
 

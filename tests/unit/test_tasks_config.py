@@ -31,9 +31,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_params_yaml_says_the_defaults_and_nothing_else() -> None:
+def test_params_yaml_says_defaults_and_nothing_else() -> None:
     written = yaml.safe_load((ROOT / "params.yaml").read_text())
-    assert written == Params().model_dump(by_alias=True, mode="json")
+    assert Params.model_validate(written) == Params()
+
+
+def test_what_params_yaml_leaves_out_has_its_default(folder: Path) -> None:
+    (folder / "params.yaml").write_text("prepare: {synthetic: {collections: {test: 9}}}")
+    found = config.resolve(overrides=["train.steps=3", "prepare.synthetic.levels.easy.papers=5"])
+    assert found.prepare.synthetic.collections == {"train": 400, "validation": 40, "test": 9}
+    assert found.prepare.synthetic.levels["easy"].papers == 5
+    changed = {"prepare", "train"}
+    assert found.model_dump(exclude=changed) == Params().model_dump(exclude=changed)
 
 
 @pytest.mark.parametrize("profile", ["nano", *PROFILES])
@@ -59,7 +68,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["nothing.here=3"], "nothing: unknown key"),
     (["train.stepps=3"], "Did you mean train.steps?"),
     (["env.limits.max_turn=3"], "Did you mean env.limits.max_turns?"),
-    (["train.steps=0", "gate.episodes=0"], "gate.episodes"),  # all are told
+    (["train.steps=0", "gate.baseline_episodes=0"], "gate.baseline_episodes"),  # all are told
     (["train.steps=many"], "train.steps"),
     (["train=3"], "train: "),
     (["train.steps"], "section.key=value"),

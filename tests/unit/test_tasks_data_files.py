@@ -17,7 +17,7 @@ from env.settings import LimitSettings
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
 from tasks.data import files
-from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
+from tasks.data.settings import FilesSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds
 
 BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=1000, max_papers=4, max_gold_papers=2)
@@ -47,7 +47,7 @@ def read(path: Path, documents: Path | None = None, **settings: Any) -> Found:
     named = FilesSettings(
         path=str(path), documents=str(documents) if documents else None, **settings
     )
-    return files.read_problem_file(named, AlignSettings(), SplitSettings(), BOUNDS)
+    return files.read_problem_file(named, SplitSettings(), BOUNDS)
 
 
 def write(path: Path, lines: list[bytes | dict[str, Any]]) -> Path:
@@ -222,8 +222,9 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("line", "field", "word"), BROKEN, ids=[row[2] for row in BROKEN])
-def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_path):
-    found = read(write(tmp_path / "problems.jsonl", [GOOD[0], line, *GOOD[2:]]), max_mb=1)
+def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.data.tables.MAX_MB", 1)
+    found = read(write(tmp_path / "problems.jsonl", [GOOD[0], line, *GOOD[2:]]))
     faults = {fault.field: fault for fault in found.rejected}
     assert {fault.row for fault in found.rejected} == {"problems.jsonl:2"}
     assert len(found.problems) == len(GOOD) - 1

@@ -12,7 +12,7 @@ from env.errors import SourceError
 from tasks.data import files
 from tasks.data.headings import FORMS, read
 from tasks.data.links import leaks
-from tasks.data.settings import AlignSettings, FilesSettings, SplitSettings
+from tasks.data.settings import FilesSettings, SplitSettings
 from tasks.data.source import Found, ProblemBounds
 from tasks.data.web import text_of
 
@@ -30,7 +30,7 @@ def page(*subjects: str) -> str:
 def found(folder: Path, **settings: str | None) -> Found:
     """What the source `files` makes of the folder's headings."""
     chosen = FilesSettings(headings=str(folder), **{"path": None, **settings})
-    return files.read_problem_file(chosen, AlignSettings(), SplitSettings(), BOUNDS)
+    return files.read_problem_file(chosen, SplitSettings(), BOUNDS)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_few_documents_leave_no_split_empty(
         (tmp_path / f"{name}.md").write_text(text)
     shares = SplitSettings(validation=0.001, test=0.001)
     chosen = FilesSettings(headings=str(tmp_path), path=None)
-    made = files.read_problem_file(chosen, AlignSettings(), shares, BOUNDS).problems
+    made = files.read_problem_file(chosen, shares, BOUNDS).problems
     assert len({problem.split for problem in made}) == splits
 
 

@@ -28,15 +28,11 @@ def test_every_frame_of_every_session_fits_into_the_limit_of_processes(overrides
 
 
 @pytest.mark.parametrize(
-    ("host", "before", "after"),
-    [
-        ("127.0.0.1", "[]", ["localhost"]),
-        ("localhost", "[rlm.example]", ["rlm.example", "localhost"]),
-        ("0.0.0.0", "[]", []),
-    ],
+    ("before", "after"),
+    [("[]", ["localhost"]), ("[rlm.example]", ["rlm.example", "localhost"])],
 )
-def test_a_port_of_this_machine_answers_for_no_other_name(host, before, after):
-    params = resolve(overrides=[f"deploy.host={host}", f"env.allowed_hosts={before}"])
+def test_a_port_of_this_machine_answers_for_no_other_name(before, after):
+    params = resolve(overrides=[f"env.allowed_hosts={before}"])
     assert of_this_machine(params).env.allowed_hosts == after
 
 

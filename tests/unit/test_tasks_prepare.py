@@ -88,11 +88,11 @@ def own(topic: str, **changes: Any) -> dict[str, Any]:
 TOPICS = ("Kalvot", "Mirbex", "Dorvek", "Jedgeb")
 
 
-def of_files(rows: list[dict[str, Any]], **validate: Any) -> Params:
+def of_files(rows: list[dict[str, Any]]) -> Params:
     path = Path("mine.jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     prepared = {"source": "files", "files": {"path": str(path)}}
-    return check({"prepare": prepared, "validate": validate}, "test")
+    return check({"prepare": prepared}, "test")
 
 
 def test_a_users_file_becomes_the_data(place: Path) -> None:
@@ -111,14 +111,15 @@ def test_a_users_file_becomes_the_data(place: Path) -> None:
     assert record.metrics["data/rejected_rows"] == 1
 
 
-def test_too_many_rejected_rows_stop_the_stage_and_are_named(place: Path, caplog) -> None:
+def test_too_many_rejected_rows_stop_the_stage_and_are_named(place, caplog, monkeypatch):
     rows = [*map(own, TOPICS), *(own(f"Bad{i}", question=i) for i in range(6))]
     with pytest.raises(StageError) as caught:
         prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
     assert "6 of 10 rows were rejected" in str(caught.value)
     assert "mine.jsonl:5: question: is the number 0" in str(caught.value)
     assert not Path("data").exists()
-    prepare.run(of_files(rows, max_rejected=0.6), Recorder())  # type: ignore[arg-type]
+    monkeypatch.setattr(prepare, "MAX_REJECTED", 0.6)
+    prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
     assert "prepare: rejected rows: 6" in caplog.text
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from env.models import MAX_TURNS, MESSAGE_BYTES, FrameTurn, RLMAction, WSErrorCode
-from env.settings import EnvSettings
+from env.settings import DOCUMENT_CHARS, EnvSettings
 
 _MAX_DEPTH = 32
 """Nesting levels of a message; a client's own papers need four."""
@@ -38,7 +38,7 @@ _NAMES = {
 
 def message_bytes(settings: EnvSettings) -> int:
     """Limit of one WebSocket message: larger where a client may send its own papers."""
-    papers = settings.document_chars if settings.allow_documents else 0
+    papers = DOCUMENT_CHARS if settings.allow_documents else 0
     return MESSAGE_BYTES + _ESCAPED * papers
 
 

@@ -21,7 +21,7 @@ from env.server.sandbox.slots import Slots
 from env.server.sandbox.spawner import Spawner, Zygote
 from env.server.sandbox.templates import Templates
 from env.server.sandbox.wire import MAX_ANSWER, JSONValue, pack
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import TEMPLATES, LimitSettings, SandboxSettings
 
 _LIFE_CELLS = 100
 """CPU limit of a worker's whole life, in cells: the kernel ends it even if the host fails to."""
@@ -87,14 +87,14 @@ class SandboxHost:
             Slots(min(settings.running_cells, len(os.sched_getaffinity(0)))),
             Ledger(
                 int(total * _REPL_SHARE),
-                most_workers(hard_descriptors(), settings.templates, most_processes()),
+                most_workers(hard_descriptors(), TEMPLATES, most_processes()),
             ),
             ("no_new_privs", "rlimits", *(("seccomp",) if self._seccomp else ())),
         )
         self._lock = threading.Lock()
         self._closed = False
         self._repls: weakref.WeakSet[Repl] = weakref.WeakSet()
-        self._templates = Templates(settings.templates, settings.templates_mb << 20)
+        self._templates = Templates(TEMPLATES, settings.templates_mb << 20)
         self._relieve = relieve
         self._zygote = Zygote(self._bpf, relieve)
         try:

@@ -9,7 +9,7 @@ from env import prompts
 from env.models import JSONValue, Message
 from env.server.sandbox import SubCall
 from env.server.tree.frame import context_chars
-from env.settings import EnvSettings, LimitSettings
+from env.settings import CHILD_CONTEXT_CHARS, PROMPT_CHARS, EnvSettings, LimitSettings
 
 
 def limit_on(
@@ -31,10 +31,10 @@ def limit_on(
         return f"at most {limits.max_children} sub-calls at once"
     if frames >= limits.max_frames:
         return f"the {limits.max_frames} frames of this episode are used up"
-    if len(call.prompts[slot]) > limits.prompt_chars:
-        return f"the prompt is longer than {limits.prompt_chars} characters; hand text as context"
-    if context_chars(given) > limits.child_context_chars:
-        return f"the context is longer than {limits.child_context_chars} characters"
+    if len(call.prompts[slot]) > PROMPT_CHARS:
+        return f"the prompt is longer than {PROMPT_CHARS} characters; hand text as context"
+    if context_chars(given) > CHILD_CONTEXT_CHARS:
+        return f"the context is longer than {CHILD_CONTEXT_CHARS} characters"
     return None
 
 

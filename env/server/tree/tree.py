@@ -30,7 +30,7 @@ from env.server.tree.budget import TokenBudget, needed
 from env.server.tree.frame import Frame, PendingCalls, as_context, held_bytes
 from env.server.tree.subcalls import first_messages, limit_on
 from env.server.tree.turn import parse
-from env.settings import EnvSettings
+from env.settings import CHILD_CONTEXT_CHARS, EnvSettings
 
 TEXT_BYTES = 16 << 20
 """Limit of the texts of one episode that the server keeps for its score.
@@ -42,6 +42,8 @@ RANKED = 600_000
 where no vector is known. A single call has fewer."""
 CALL_TOKENS = 64
 """Tokens that a call of `rank` costs besides, since even known vectors must be compared."""
+EPISODE_S = 120.0
+"""CPU seconds of all cells of one episode."""
 STEP_S = 400.0
 """Seconds of one step, after which the episode is void: below the 600 s that a client waits, and
 above what its cells and its ranking may take, so only a machine that is too busy gets there."""
@@ -300,7 +302,7 @@ class Tree:
         """Limit of characters of a frame's answer."""
         if frame.parent is None:
             return MAX_ANSWER
-        return min(MAX_ANSWER, self._limits.child_context_chars)
+        return min(MAX_ANSWER, CHILD_CONTEXT_CHARS)
 
     def _advance(self, frame: Frame, event: CellDone | SubCall) -> None:
         """Continue until the frame waits for children, needs the policy, or has ended.
@@ -344,7 +346,7 @@ class Tree:
                 self.end_void(BUSY, frame)
                 return
             frame.output.append(self._describe(frame, event))
-            if self._cpu_s > self._limits.episode_s:
+            if self._cpu_s > EPISODE_S:
                 self._end_all("budget", culprit=frame)
             if self.done or self._late(frame):
                 return
