@@ -30,12 +30,14 @@ from agent.demonstrations.cells import text_literal
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import MovesSettings, Reads
 
+RANKED = 24
+"""Passages of `rank` that is given no number."""
 NEAR_CHARS = 400
 """Widest gap between passages that stand near each other: about three sentences."""
 _ASKED = "Yes or no?"
 
 _QUERY = re.compile(r'^query = f"(.*)"$', re.MULTILINE)
-_RANKED = re.compile(r"rank\(\w+, query, (\d+)\)")
+_RANKED = re.compile(r"rank\(\w+, query(?:, (\d+))?\)")
 _QUOTED = re.compile(r"FINAL\(found\[:(\d+)\]\)")
 _PART = re.compile(r"\{(\w+)\}")
 _WORD = re.compile(r"\w+")
@@ -160,17 +162,23 @@ def decisions(text: str, settings: MovesSettings) -> dict[str, float]:
     match = _QUERY.search(text)
     query = match[1] if match else ""
     parts, words = set(_PART.findall(query)), set(_WORD.findall(_PART.sub("", query)))
-    numbers = [int(n) for n in (_QUOTED.findall(text) or _RANKED.findall(text))[:1]]
+    ranked = [int(n or RANKED) for n in _RANKED.findall(text)[:1]]
+    quoted = [int(n) for n in _QUOTED.findall(text)[:1]]
+    shown: list[int] = []
     reads: Reads = "nobody"
     if "rlm_query" in text:
-        reads, numbers = "children", []
+        reads = "children"
     elif "llm_query" in text:
-        reads = "readers"
+        reads, shown = "readers", ranked
+    else:
+        quoted = quoted or ranked
     flags = {
         **{f"part/{name}": name in parts for name in _PART.findall(settings.question)},
         **{f"word/{word}": word in words for word in settings.words},
         "word/another": bool(words - set(settings.words)),
-        **{f"quoted/{number}": number in numbers for number in settings.quoted},
+        **{f"quoted/{number}": number in quoted for number in settings.quoted},
+        **{f"shown/{number}": number in shown for number in settings.readers},
+        "shown/another": bool(set(shown) - set(settings.readers)),
         "paper_first": "rank(context, question, 1)" in text,
         "near": "near(" in text,
         **{f"reads/{who}": reads == who for who in settings.reads},

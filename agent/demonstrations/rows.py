@@ -16,7 +16,7 @@ from env.models import Message
 
 IGNORED = -100
 """Label of a token without a loss."""
-TAUGHT = {"keyed": 200, "moves": 400}
+TAUGHT = {"keyed": 200, "moves": 800}
 """Episodes of each plan whose code is taught."""
 _IDLE_READERS = 2
 """Readers that find nothing for each that does."""

@@ -21,10 +21,11 @@ _MARKERS = "os^Dv*"
 _WORDS = 6
 """Further words that are drawn: those that changed most."""
 _READS = {"nobody": "nobody", "readers": "readers of a passage", "children": "a child a paper"}
+_PANELS = 2, 3
 
 
 def learnt(train: pd.DataFrame) -> Figure | None:
-    """Four panels: parts of the question and further words in the query, passages, and who reads.
+    """Six panels: parts and further words of the query, where it searches, who reads, and how much.
 
     Args:
         train: one row per step: step, and the share of roots with each decision.
@@ -37,9 +38,9 @@ def learnt(train: pd.DataFrame) -> Figure | None:
         return None
     shares = train[names].rolling(SMOOTH, min_periods=1).mean()
     shares.columns = [name.removeprefix(PREFIX) for name in names]
-    parts, words, quoted, reads = (
+    parts, words, quoted, shown, reads = (
         [name for name in shares.columns if name.startswith(kind)]
-        for kind in ("part/", "word/", "quoted/", "reads/")
+        for kind in ("part/", "word/", "quoted/", "shown/", "reads/")
     )
     moved = (shares[words].iloc[-1] - shares[words].iloc[0]).abs().sort_values(ascending=False)
     rows = {
@@ -48,16 +49,17 @@ def learnt(train: pd.DataFrame) -> Figure | None:
             name: "another" if name == "word/another" else f"“{name.split('/')[1]}”"
             for name in moved.index[:_WORDS]
         },
-        "Passages in the answer, at most": {name: name.split("/")[1] for name in quoted},
-        "Who reads, and where": {
-            **{name: _READS[name.split("/")[1]] for name in reads},
-            "paper_first": "one paper is chosen first",
-            "near": "only what's near the best",
+        "It searches ...": {
+            "paper_first": "one paper",
+            "near": "and keeps what's\nnear the best",
         },
+        "Who reads": {name: _READS[name.split("/")[1]] for name in reads},
+        "Passages that readers get": {name: name.split("/")[1] for name in shown},
+        "Passages in the answer, at most": {name: name.split("/")[1] for name in quoted},
     }
     with figure_style():
-        figure = Figure(figsize=(11, 7.4))
-        for axes, (title, lines) in zip(figure.subplots(2, 2).flat, rows.items(), strict=True):
+        figure = Figure(figsize=(14, 7.4))
+        for axes, (title, lines) in zip(figure.subplots(*_PANELS).flat, rows.items(), strict=True):
             _draw(axes, train["step"], shares, lines)
             axes.set_title(title)
         figure.suptitle(

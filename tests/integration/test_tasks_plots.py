@@ -121,7 +121,7 @@ def test_the_stage_writes_two_figures_and_a_page(drawn: Path) -> None:
 def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
     table = train_table()
     rising = np.linspace(0.1, 0.9, len(table))
-    for name in ("part/outcome", "word/p", "word/another", "quoted/2", "reads/readers"):
+    for name in ("part/outcome", "word/p", "word/another", "quoted/2", "shown/8", "reads/readers"):
         table[f"{learnt.PREFIX}{name}"] = rising
     table[f"{learnt.PREFIX}paper_first"] = table[f"{learnt.PREFIX}near"] = 1 - rising
     table.to_parquet(folder / "reports/train.parquet")
@@ -131,8 +131,8 @@ def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
     figure = learnt.learnt(table)
     assert figure is not None
     labels = [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
-    assert labels == ["outcome", "“p”", "another", "2", "readers of a passage",
-                      "one paper is chosen first", "only what's near the best"]  # fmt: skip
+    where = ["one paper", "and keeps what's\nnear the best"]
+    assert labels == ["outcome", "“p”", "another", *where, "readers of a passage", "8", "2"]
     (line,) = [line for line in figure.axes[0].lines if line.get_label() == "outcome"]
     smoothed = pd.Series(rising).rolling(figures.SMOOTH, min_periods=1).mean()
     assert list(line.get_ydata()) == list(smoothed)

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from agent.demonstrations.moves import (
+    RANKED,
     Move,
     code,
     decisions,
@@ -61,6 +62,8 @@ def test_what_is_drawn_is_read_back(depth: int) -> None:
         expected |= {"near"} if move.near else set()
         if move.reads != "children":
             expected |= {f"quoted/{move.quoted}"}
+        if move.reads == "readers":
+            expected |= {f"shown/{move.shown}"}
         assert taken(move) == expected
         found: dict[str, str] = {}
         exec("\n".join(lines_to_query(move)), {"question": QUESTION}, found)
@@ -87,6 +90,15 @@ def test_prose_and_broken_code_decide_nothing() -> None:
     ):
         flags = decisions(text, SETTINGS)
         assert not any(v for n, v in flags.items() if n.startswith(("move/part", "move/word")))
+
+
+def test_rank_without_a_number_is_its_default() -> None:
+    code_of_readers = "found = rank(context, query)\nllm_query_batched(found)\nFINAL(found[:2])"
+    flags = decisions(code_of_readers, SETTINGS)
+    assert flags["move/shown/another"] == flags["move/quoted/2"] == 1
+    assert flags["move/shown/4"] == 0
+    settings = SETTINGS.model_copy(update={"readers": [RANKED]})
+    assert decisions(code_of_readers, settings)["move/shown/24"] == 1
 
 
 def test_shares_are_over_valid_roots() -> None:
