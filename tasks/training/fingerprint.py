@@ -10,8 +10,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.config import read_yaml
-
 if TYPE_CHECKING:
     from tasks.config.params import Params
 
@@ -22,8 +20,11 @@ BOOKKEEPING = {
 }
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("agent", "env", "rewards", "tasks")
-"""Folders of the inputs in dvc.yaml that count as code in the fingerprint."""
+CODE = (
+    *("agent", "env", "rewards", "tasks/io.py", "tasks/paths.py", "tasks/reporting/playing.py"),
+    *("tasks/train.py", "tasks/train_rank.py", "tasks/training"),
+)
+"""The code that the stage `train` depends on, as in dvc.yaml; folders count with all in them."""
 
 
 def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
@@ -54,11 +55,11 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
 
 
 def code_files() -> list[Path]:
-    """Python files among the inputs of the stage `train` in dvc.yaml."""
-    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
-    paths = [ROOT / name for name in stages["train"]["deps"] if name.startswith(PACKAGES)]
+    """Python files of `CODE`."""
     return sorted(
-        file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])
+        file
+        for path in map(ROOT.joinpath, CODE)
+        for file in (path.rglob("*.py") if path.is_dir() else [path])
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tasks import config
-from tasks.config.derived import DEMONSTRATED, derive
+from tasks.config.derived import derive
 from tasks.config.params import Params
 from tasks.errors import ConfigError
 
@@ -160,15 +160,15 @@ def test_arguments_of_a_chat_template_keep_their_types() -> None:
 
 def test_only_demonstrations_depend_on_problems_and_rewards() -> None:
     nano = derive(Params())
-    assert {nano[name] for name in DEMONSTRATED} == {"tasks/warmstart.py"}
+    assert nano["sft_problems"] == "tasks/warmstart.py"
     assert nano == derive(config.resolve(overrides=["rewards.free_misses=4"]))
     sft = ["warmstart.kind=sft", "model.source=Qwen/Qwen3-4B"]
     shown = derive(config.resolve(overrides=sft))
-    assert {name: shown[name] for name in DEMONSTRATED} == DEMONSTRATED
+    assert shown["sft_problems"] == "data/problems"
     other = derive(config.resolve(overrides=[*sft, "rewards.free_misses=4"]))
     assert {name for name in shown if shown[name] != other[name]} == {"sft_settings"}
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["warmstart"]
-    assert {f"${{derived.{name}}}" for name in DEMONSTRATED} <= set(stage["deps"])
+    assert "${derived.sft_problems}" in stage["deps"]
     assert "derived.sft_settings" in stage["params"][0]["params.resolved.yaml"]
 
 
