@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 from agent.settings import NANO
 from tasks.config.params import Params
+from tasks.io import digest
 
 
 def derive(params: Params) -> dict[str, str]:
@@ -47,10 +46,9 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
     settings = [*(section.model_dump() for section in sections), train]
     requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
     settings.append({"levels": params.train.curriculum.levels, "requests": requests})
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     return {
         "sft_problems": "data/problems" if sft else "tasks/warmstart.py",
-        "sft_settings": digest[:16] if sft else "",
+        "sft_settings": digest(settings) if sft else "",
     }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks import paths
-from tasks.io import read_json
+from tasks.io import digest, read_json
 
 if TYPE_CHECKING:
     from tasks.config.params import Params
@@ -75,9 +75,8 @@ def files_hash(files: Sequence[Path], folder: Path) -> str:
 
 
 def params_hash(params: Params) -> str:
-    """First 16 hex digits of SHA-256 over the settings in force."""
-    text = json.dumps(params.model_dump(by_alias=True, mode="json"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Digest of the settings in force."""
+    return digest(params.model_dump(by_alias=True, mode="json"))
 
 
 def seed_of(params: Params, stage: str | None) -> int:

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tasks.io import digest
 
 if TYPE_CHECKING:
     from tasks.config.params import Params
@@ -37,19 +37,15 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
     """
     from tasks.tracking.lineage import files_hash, folder_hash
 
-    settings = {
-        "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
-        "generation": params.generation.model_dump(mode="json"),
-        "env": params.env.model_dump(mode="json"),
-        "rewards": params.rewards.model_dump(mode="json"),
-    }
+    settings = params.model_dump(
+        mode="json",
+        include={"train", "generation", "env", "rewards"},
+        exclude={"train": BOOKKEEPING},
+    )
     return {
-        **{
-            f"settings of {name}": _digest(json.dumps(s, sort_keys=True).encode())
-            for name, s in settings.items()
-        },
+        **{f"settings of {name}": digest(section) for name, section in settings.items()},
         "base model": folder_hash(base),
-        "training data": _digest(data.read_bytes()),
+        "training data": files_hash([data], data.parent),
         "code": files_hash(code_files(), ROOT),
     }
 
@@ -61,7 +57,3 @@ def code_files() -> list[Path]:
         for path in map(ROOT.joinpath, CODE)
         for file in (path.rglob("*.py") if path.is_dir() else [path])
     )
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
