@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from env.settings import flatten
 from flows.stages import BY_DVC, STAGES
 from tasks import paths
 from tasks.config.params import Params
-from tasks.io import read_json, write_json
+from tasks.io import digest, read_json, write_json
 from tasks.reporting.progress import in_words
 from tasks.tracking import runs
 
@@ -96,5 +94,4 @@ def _key(name: str, params: Params) -> str:
         if not setting.endswith("seed")
         and (runs.reads(name, setting) or setting.split(".")[0] in _SHARED)
     }
-    text = json.dumps([platform.node(), os.cpu_count(), read], sort_keys=True)
-    return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"{name} {digest([platform.node(), os.cpu_count(), read])}"

@@ -50,7 +50,7 @@ GRACE_S = 30.0
 
 
 def run_stage(name: str) -> None:
-    """Run one stage under its own MLflow run, with the settings of params.resolved.yaml.
+    """Run one stage under its own MLflow run, with the settings in force, which it writes.
 
     Raises:
         PipelineError: the stage refused or failed.
@@ -61,6 +61,8 @@ def run_stage(name: str) -> None:
     if under_chain():
         die_with_parent()
     params = config.load_resolved()
+    if CHAIN not in os.environ:
+        config.write_resolved(params)
     settle(params.threads)
     from tasks.reporting import progress
     from tasks.tracking import runs

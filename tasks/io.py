@@ -5,6 +5,7 @@ An interrupt leaves either the old output or the new one, never half of one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -68,6 +69,11 @@ def write_text(path: Path, text: str) -> Path:
 def write_json(path: Path, data: dict[str, Any] | list[Any]) -> Path:
     """Write a report as indented JSON, completely or not at all; returns its path."""
     return write_text(path, json.dumps(finite(data), indent=2, allow_nan=False) + "\n")
+
+
+def digest(data: Any) -> str:
+    """First 16 hex digits of SHA-256 over settings or other plain data, in any order of keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 from agent.settings import NANO
 from tasks.config.params import Params
-
-DEMONSTRATED = {
-    "sft_problems": "data/problems",
-    "sft_stage": "tasks/training/demonstrate.py",
-    "sft_settings_code": "agent/settings.py",
-    "sft_plans": "agent/demonstrations",
-    "sft_decoding": "agent/decoding",
-    "sft_rollouts": "agent/rollouts",
-    "sft_training": "agent/training",
-    "sft_environment": "env",
-    "sft_rewards": "rewards",
-}
-"""Inputs in dvc.yaml of `warmstart.kind: sft`."""
+from tasks.io import digest
 
 
 def derive(params: Params) -> dict[str, str]:
@@ -30,7 +16,6 @@ def derive(params: Params) -> dict[str, str]:
     read it takes its place, because `prepare` depends on it anyway.
     """
     source, problems, documents, titled = params.model.source, None, None, None
-    fetched = source != NANO or params.model.quantisation != "none"
     if params.prepare.source == "files":
         files = params.prepare.files
         problems, documents, titled = files.path, files.documents, files.headings
@@ -39,7 +24,6 @@ def derive(params: Params) -> dict[str, str]:
     return {
         "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "tasks/warmstart.py",
-        "fetched_by": "agent/models" if fetched else "tasks/warmstart.py",
         "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/tables.py",
         "documents": _existing(documents) or "tasks/data/documents.py",
@@ -62,10 +46,9 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
     settings = [*(section.model_dump() for section in sections), train]
     requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
     settings.append({"levels": params.train.curriculum.levels, "requests": requests})
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     return {
-        **{name: path if sft else "tasks/warmstart.py" for name, path in DEMONSTRATED.items()},
-        "sft_settings": digest[:16] if sft else "",
+        "sft_problems": "data/problems" if sft else "tasks/warmstart.py",
+        "sft_settings": digest(settings) if sft else "",
     }
 
 

@@ -1,11 +1,13 @@
 """Settings of a run: params.yaml, a profile and overrides, checked before anything starts.
 
 `resolve` merges the three over the defaults, and `tasks/config/params.py` says what is valid.
-`write_resolved` writes `params.resolved.yaml`, the only file of settings that stages and DVC read.
+`write_resolved` writes `params.resolved.yaml`, which DVC and the stages of a running chain read.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +17,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from env import variables
 from env.embedding import find_model
 from env.errors import SettingsError
 from env.settings import flatten
@@ -157,7 +160,9 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
     for text in overrides:
         data = merge(data, parse_override(text))
         source += f" + {text.partition('=')[0]}"  # its value may be a secret
-    params = check(data, source)
+    if "overrides" in data:
+        raise ConfigError(f"{source}: overrides: unknown key")
+    params = check({**data, "overrides": list(overrides)}, source)
     if params.env.rank == "minilm":
         try:
             find_model()
@@ -184,11 +189,19 @@ def write_resolved(params: Params) -> Path:
 
     The section `derived` is for dvc.yaml and is not read back.
     """
-    data = params.model_dump(by_alias=True, mode="json")
-    text = yaml.safe_dump({**data, "derived": derive(params)}, sort_keys=False)
-    if not RESOLVED.exists() or RESOLVED.read_text(encoding="utf-8") != text:
+    if not _is_written(text := _resolved_text(params)):
         write_text(RESOLVED, text)
     return RESOLVED
+
+
+def _resolved_text(params: Params) -> str:
+    data = params.model_dump(by_alias=True, mode="json")
+    added = {"overrides": params.overrides, "derived": derive(params)}
+    return yaml.safe_dump(data | added, sort_keys=False)
+
+
+def _is_written(text: str) -> bool:
+    return RESOLVED.exists() and RESOLVED.read_text(encoding="utf-8") == text
 
 
 def read_resolved(path: Path) -> Params:
@@ -203,7 +216,21 @@ def read_resolved(path: Path) -> Params:
 
 
 def load_resolved() -> Params:
-    """Settings in force for the stages; resolved from params.yaml if the file is missing."""
-    if not RESOLVED.exists():
-        write_resolved(resolve())
-    return read_resolved(RESOLVED)
+    """Settings in force: those of the running chain, else those of the files as they are now.
+
+    Without a chain, `RESOLVED` only says which profile and which `--set` values apply.
+
+    Raises:
+        ConfigError: a file is invalid, or DVC runs this stage by settings from before an edit.
+    """
+    if variables.CHAIN in os.environ:
+        return read_resolved(RESOLVED)
+    last = read_yaml(RESOLVED) if RESOLVED.exists() else {"profile": "nano", "overrides": []}
+    if not {"profile", "overrides"} <= last.keys():
+        raise ConfigError(f"{RESOLVED} doesn't say how it was made. Run `rlm resolve` first.")
+    params = resolve(last["profile"], last["overrides"])
+    if "DVC_STAGE" in os.environ and not _is_written(_resolved_text(params)):
+        given = [word for text in params.overrides for word in ("--set", text)]
+        again = shlex.join(["rlm", "resolve", "--profile", params.profile, *given])
+        raise ConfigError(f"{RESOLVED} is older than your last edit. Run `{again}` first.")
+    return params

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
-from tasks import paths
+from tasks import io, paths
 from tasks.config.params import Params
 from tasks.errors import StageError
-from tasks.io import read_json
 
 KEY = "settings_sha256"
 
@@ -22,8 +19,7 @@ def bounds(params: Params) -> dict[str, int]:
 
 def digest(params: Params) -> str:
     """Of the section `prepare` and its `bounds`."""
-    used = f"{params.prepare.model_dump_json()}{bounds(params)}"
-    return hashlib.sha256(used.encode()).hexdigest()
+    return io.digest([params.prepare.model_dump(mode="json"), bounds(params)])
 
 
 def require_current(params: Params) -> None:
@@ -32,7 +28,7 @@ def require_current(params: Params) -> None:
     Raises:
         StageError: they were. Without a report, the stage itself says what is missing.
     """
-    made, wanted = read_json(paths.PREPARED), digest(params)
+    made, wanted = io.read_json(paths.PREPARED), digest(params)
     if made.get(KEY, wanted) != wanted:
         raise StageError(
             f"data/problems was made with other settings (prepare.source: {made['source']}). "

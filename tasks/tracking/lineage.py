@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks import paths
-from tasks.io import read_json
+from tasks.io import digest, read_json
 
 if TYPE_CHECKING:
     from tasks.config.params import Params
@@ -75,21 +75,18 @@ def files_hash(files: Sequence[Path], folder: Path) -> str:
 
 
 def params_hash(params: Params) -> str:
-    """First 16 hex digits of SHA-256 over the settings in force."""
-    text = json.dumps(params.model_dump(by_alias=True, mode="json"), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Digest of the settings in force."""
+    return digest(params.model_dump(by_alias=True, mode="json"))
 
 
 def seed_of(params: Params, stage: str | None) -> int:
-    """The stage's own seed; train.seed for stages without one."""
+    """The stage's own seed, which is a constant of most; train.seed for a whole run."""
     if stage == "prepare":
         return params.prepare.synthetic.seed
     if stage == "warmstart":
         sft = params.warmstart.kind == "sft"
         return params.warmstart.sft.seed if sft else params.warmstart.nano.seed
-    section = getattr(params, stage, None) if stage else None
-    seed: int = getattr(section, "seed", params.train.seed)
-    return seed
+    return params.train.seed if stage in ("train", None) else 0
 
 
 @cache

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.config import read_yaml
+from tasks.io import digest
 
 if TYPE_CHECKING:
     from tasks.config.params import Params
@@ -22,8 +20,11 @@ BOOKKEEPING = {
 }
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("agent", "env", "rewards", "tasks")
-"""Folders of the inputs in dvc.yaml that count as code in the fingerprint."""
+CODE = (
+    *("agent", "env", "rewards", "tasks/io.py", "tasks/paths.py", "tasks/reporting/playing.py"),
+    *("tasks/train.py", "tasks/train_rank.py", "tasks/training"),
+)
+"""The code that the stage `train` depends on, as in dvc.yaml; folders count with all in them."""
 
 
 def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
@@ -36,31 +37,23 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
     """
     from tasks.tracking.lineage import files_hash, folder_hash
 
-    settings = {
-        "train": params.train.model_dump(mode="json", exclude=BOOKKEEPING),
-        "generation": params.generation.model_dump(mode="json"),
-        "env": params.env.model_dump(mode="json"),
-        "rewards": params.rewards.model_dump(mode="json"),
-    }
+    settings = params.model_dump(
+        mode="json",
+        include={"train", "generation", "env", "rewards"},
+        exclude={"train": BOOKKEEPING},
+    )
     return {
-        **{
-            f"settings of {name}": _digest(json.dumps(s, sort_keys=True).encode())
-            for name, s in settings.items()
-        },
+        **{f"settings of {name}": digest(section) for name, section in settings.items()},
         "base model": folder_hash(base),
-        "training data": _digest(data.read_bytes()),
+        "training data": files_hash([data], data.parent),
         "code": files_hash(code_files(), ROOT),
     }
 
 
 def code_files() -> list[Path]:
-    """Python files among the inputs of the stage `train` in dvc.yaml."""
-    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
-    paths = [ROOT / name for name in stages["train"]["deps"] if name.startswith(PACKAGES)]
+    """Python files of `CODE`."""
     return sorted(
-        file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])
+        file
+        for path in map(ROOT.joinpath, CODE)
+        for file in (path.rglob("*.py") if path.is_dir() else [path])
     )
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from helpers import fake_endpoint, looms
+from helpers.changed import write_params
 from helpers.registry import SCRIPTS, add_version
 from helpers.untaught import untaught
 from typer.testing import CliRunner
@@ -48,7 +49,7 @@ def folder(
     """A working folder with an empty registry; weights are the name of a scripted policy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(asking, "installed", lambda: False)
-    config.write_resolved(server_params)
+    write_params(server_params)
 
     def load(path: Path, generation: GenerationSettings) -> Policy:
         return SCRIPTS[(path / "model.safetensors").read_text()]()
@@ -63,7 +64,7 @@ def registered(script: str, params: Params) -> Any:
     """A version whose weights name a scripted policy."""
     version = add_version(script)
     config.write_resolved(params).rename(Path(version.source, "artifacts", config.RESOLVED))
-    config.write_resolved(params)
+    write_params(params)
     return version
 
 

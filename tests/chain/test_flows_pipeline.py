@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import code_inputs, documents
+from helpers import documents
 from helpers.chain_runs import copy_project, environments, in_folder, runs
 
 from flows import stages
@@ -27,7 +26,6 @@ CODE = (
     *("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks"),
     *(".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore"),
 )
-NOTED = "logs/imports.tsv"
 FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
@@ -120,10 +118,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
     for name, constants in SMALL.items():
         with (tmp_path / f"agent/nano/{name}.py").open("a") as module:
             module.write(constants)
-    (tmp_path / "logs").mkdir()
-    with in_folder(tmp_path), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT / "tests/helpers/note_imports"), prepend=os.pathsep)
-        patch.setenv("NOTE_IMPORTS", str(tmp_path / NOTED))
+    with in_folder(tmp_path):
         yield tmp_path
 
 
@@ -167,9 +162,6 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     with Repo(".") as repo:
         assert repo.status() == {}
         assert repo.push() == 0
-    noted = code_inputs.noted(project / NOTED)
-    for name in stages.BY_DVC:
-        assert code_inputs.unlisted(name, noted) == set(), name
 
     # Again: nothing runs, nothing is registered, and MLflow says so.
     assert play("quick", TINY) == 0

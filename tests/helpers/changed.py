@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tasks.config import check
 from tasks.config.layers import merge
@@ -12,3 +15,8 @@ from tasks.config.params import Params
 def changed(params: Params, **sections: Any) -> Params:
     """The settings with these values of these sections."""
     return check(merge(params.model_dump(by_alias=True, mode="json"), sections), "test")
+
+
+def write_params(params: Params) -> None:
+    """Make these settings those of params.yaml in the working folder."""
+    Path("params.yaml").write_text(yaml.safe_dump(params.model_dump(by_alias=True, mode="json")))

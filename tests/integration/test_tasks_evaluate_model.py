@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.changed import changed
+from helpers.changed import changed, write_params
 from helpers.fake_endpoint import FakeServer, serving
 from helpers.recorder import Recorder
 from typer.testing import CliRunner
 
 from flows import cli
-from tasks import config, evaluate_model
+from tasks import evaluate_model
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
 
@@ -65,7 +65,7 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
 def test_the_command_refuses_problems_of_other_settings(
     served_folder: Path, params: Params
 ) -> None:
-    config.write_resolved(params)
+    write_params(params)
     Path("data/report.json").write_text('{"settings_sha256": "other", "source": "files"}')
     done = CliRunner().invoke(cli.app, ["evaluate", "--model", "some/model"])
     assert done.exit_code == StageError.exit_code
@@ -113,7 +113,7 @@ def test_a_model_that_lost_many_episodes_is_not_measured(
 def test_the_command_measures_a_model_that_lost_few_episodes_with_a_warning(
     served_folder: Path, params: Params, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config.write_resolved(params)
+    write_params(params)
     with serving() as endpoint:
         lose_some(endpoint, every=20)
         given = ["evaluate", "--model", "some/model", "--base-url", endpoint.url]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks import gate
 from tasks.config.params import Params
 from tasks.tracking import lineage
 
@@ -27,8 +28,8 @@ def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> N
 
 def test_each_stage_is_recorded_with_its_own_seed() -> None:
     own = {"prepare": {"synthetic": {"seed": 1}}, "warmstart": {"nano": {"seed": 2}}}
-    params = Params.model_validate({**own, "gate": {"seed": 3}, "train": {"seed": 4}})
-    seeds = {"prepare": 1, "warmstart": 2, "zeroshot": 3, "gate": 3, "train": 4, "push": 4}
+    params = Params.model_validate({**own, "train": {"seed": 4}})
+    seeds = {"prepare": 1, "warmstart": 2, "gate": gate.SEED, "train": 4, None: 4}
     assert {stage: lineage.seed_of(params, stage) for stage in seeds} == seeds
 
 

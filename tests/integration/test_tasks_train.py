@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.chain_runs import copy_project
-from helpers.changed import changed
+from helpers.changed import changed, write_params
 from helpers.training_folder import make_folder
 from helpers.untaught import untaught
 
@@ -25,7 +25,6 @@ from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints
 from tasks import paths, train
-from tasks.config import write_resolved
 from tasks.config.params import Params
 from tasks.deployment import environment
 from tasks.errors import StageError
@@ -228,7 +227,7 @@ def test_held_out_problems_that_are_trained_on_are_refused(project, server_param
 
 def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
     params = with_train(server_params, steps=15)
-    write_resolved(params)
+    write_params(params)
     command = [warm, "-m", "flows.pipeline", "train"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
@@ -293,7 +292,7 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
     params = with_train(server_params)
     before = marks_of(params)
     copied = tmp_path / "copied"
-    copy_project(copied, [*fingerprint.PACKAGES, "dvc.yaml"])
+    copy_project(copied, ["agent", "env", "rewards", "tasks"])
     monkeypatch.setattr(fingerprint, "ROOT", copied)
     for path in set(copied.rglob("*.py")).difference(fingerprint.code_files()):
         with path.open("a") as file:

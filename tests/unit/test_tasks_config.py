@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from env import variables
 from tasks import config
-from tasks.config.derived import DEMONSTRATED, derive
+from tasks.config.derived import derive
 from tasks.config.params import Params
 from tasks.errors import ConfigError
 
@@ -66,6 +67,7 @@ QWEN = "model.source=Qwen/Qwen3-4B"
 VLLM = "engine.url=http://a"
 WRONG: list[tuple[list[str], str]] = [
     (["nothing.here=3"], "nothing: unknown key"),
+    (["overrides=[a=1]"], "overrides: unknown key"),
     (["train.stepps=3"], "Did you mean train.steps?"),
     (["env.limits.max_turn=3"], "Did you mean env.limits.max_turns?"),
     (["train.steps=0", "gate.baseline_episodes=0"], "gate.baseline_episodes"),  # all are told
@@ -135,7 +137,65 @@ def test_resolved_settings_come_back_equal_and_are_written_once(folder: Path) ->
     assert [p.name for p in folder.iterdir() if "resolved" in p.name] == [path.name]
     path.write_text("train: {stpes: 3}\n")
     with pytest.raises(ConfigError, match=r"resolved.yaml: train.stpes: unknown key. .*\?$"):
+        config.read_resolved(path)
+    with pytest.raises(ConfigError, match="how it was made"):  # its --set values are unknown
         config.load_resolved()
+
+
+@pytest.fixture
+def resolved(folder: Path) -> Path:
+    """A folder with settings that were resolved with a profile and `--set`."""
+    (folder / "profiles").mkdir()
+    (folder / "profiles/mine.yaml").write_text("train: {group_size: 4}")
+    config.write_resolved(config.resolve("mine", ["train.steps=3", "train.seed=5"]))
+    return folder
+
+
+def edit(folder: Path, edited: str) -> None:
+    """Change a setting in params.yaml or in the profile."""
+    if edited == "params.yaml":
+        text = yaml.safe_load((folder / edited).read_text())
+        text["train"] |= {"steps": 99, "problems_per_step": 7}
+    else:
+        text = {"train": {"group_size": 4, "steps": 99, "problems_per_step": 7}}
+    (folder / edited).write_text(yaml.safe_dump(text))
+
+
+EDITED = pytest.mark.parametrize("edited", ["params.yaml", "profiles/mine.yaml"])
+
+
+@EDITED
+def test_a_stage_reads_what_was_edited_and_keeps_profile_and_set(
+    resolved: Path, edited: str
+) -> None:
+    assert config.load_resolved().train.problems_per_step != 7
+    edit(resolved, edited)
+    found = config.load_resolved()
+    assert (found.profile, found.train.group_size, found.train.problems_per_step) == ("mine", 4, 7)
+    assert (found.train.steps, found.train.seed) == (3, 5)  # --set wins, as before
+
+
+@EDITED
+def test_under_dvc_a_stage_refuses_settings_from_before_an_edit(
+    resolved: Path, edited: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DVC_STAGE", "train")
+    assert config.load_resolved().train.steps == 3
+    edit(resolved, edited)
+    again = "`rlm resolve --profile mine --set train.steps=3 --set train.seed=5`"
+    with pytest.raises(ConfigError, match=re.escape(again)):
+        config.load_resolved()
+    config.write_resolved(config.resolve("mine", ["train.steps=3", "train.seed=5"]))
+    assert config.load_resolved().train.problems_per_step == 7
+
+
+def test_an_edit_does_not_change_the_settings_of_a_running_chain(
+    resolved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variables.CHAIN, "1")
+    before = config.load_resolved()
+    edit(resolved, "params.yaml")
+    assert config.load_resolved() == before
 
 
 def derived(*overrides: str) -> dict[str, str]:
@@ -160,15 +220,15 @@ def test_arguments_of_a_chat_template_keep_their_types() -> None:
 
 def test_only_demonstrations_depend_on_problems_and_rewards() -> None:
     nano = derive(Params())
-    assert {nano[name] for name in DEMONSTRATED} == {"tasks/warmstart.py"}
+    assert nano["sft_problems"] == "tasks/warmstart.py"
     assert nano == derive(config.resolve(overrides=["rewards.free_misses=4"]))
     sft = ["warmstart.kind=sft", "model.source=Qwen/Qwen3-4B"]
     shown = derive(config.resolve(overrides=sft))
-    assert {name: shown[name] for name in DEMONSTRATED} == DEMONSTRATED
+    assert shown["sft_problems"] == "data/problems"
     other = derive(config.resolve(overrides=[*sft, "rewards.free_misses=4"]))
     assert {name for name in shown if shown[name] != other[name]} == {"sft_settings"}
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["warmstart"]
-    assert {f"${{derived.{name}}}" for name in DEMONSTRATED} <= set(stage["deps"])
+    assert "${derived.sft_problems}" in stage["deps"]
     assert "derived.sft_settings" in stage["params"][0]["params.resolved.yaml"]
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.changed import write_params
 from helpers.recorder import Recorder
 
 from env.errors import SourceUnreachable
 from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
 from env.problems.synthetic import generate
 from flows import stages
-from tasks import config, paths, prepare
+from tasks import paths, prepare
 from tasks.config import check, prepared
 from tasks.config.params import Params
 from tasks.data.source import Found, Rejected
@@ -166,7 +167,7 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     for changed in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "hub"}}):
         with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
             prepared.require_current(check(changed, "test"))
-    config.write_resolved(check(changed, "test"))
+    write_params(check(changed, "test"))
     with pytest.raises(StageError, match="other settings"):
         stages.run_stage("validate")
     paths.PREPARED.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
