@@ -60,10 +60,10 @@ def train_with_unsloth(
     """
     with TemporaryDirectory(prefix="rlm-unsloth-") as folder:
         job, errors = Path(folder, "job.json"), Path(folder, "errors.txt")
-        values = {"base": str(base.resolve()), "out": str(out.resolve())}
-        values |= {"frame_tokens": frame_tokens, "threads": threads}
+        folders = {"base": str(base.resolve()), "out": str(out.resolve())}
+        sizes = {"frame_tokens": frame_tokens, "threads": threads}
         sections = {"settings": settings.model_dump(), "train": train.model_dump()}
-        job.write_text(json.dumps({**values, **sections, "rows": rows}), encoding="utf-8")
+        job.write_text(json.dumps({**folders, **sizes, **sections, "rows": rows}), encoding="utf-8")
         with (
             errors.open("w", encoding="utf-8") as stderr,
             subprocess.Popen(

@@ -225,7 +225,8 @@ def load_resolved() -> Params:
     """
     if variables.CHAIN in os.environ:
         return read_resolved(RESOLVED)
-    last = read_yaml(RESOLVED) if RESOLVED.exists() else {"profile": "nano", "overrides": []}
+    none: dict[str, Any] = {"profile": "nano", "overrides": []}
+    last = read_yaml(RESOLVED) if RESOLVED.exists() else none
     if not {"profile", "overrides"} <= last.keys():
         raise ConfigError(f"{RESOLVED} doesn't say how it was made. Run `rlm resolve` first.")
     params = resolve(last["profile"], last["overrides"])
