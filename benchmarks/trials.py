@@ -253,7 +253,7 @@ def sweep(work: TrialsWork) -> None:
     params = resolve(PROFILE, sets)
     torch.set_num_threads(params.threads)
     chosen = evenly(unseen({LEVEL: read("train")}, params)[LEVEL], SWEPT)
-    asked: list[tuple[Reads, int]] = [("nobody", 0), ("readers", 4), ("readers", 8)]
+    asked: list[tuple[Reads, int]] = [("nobody", 0), *(("readers", n) for n in (4, 8, 16))]
     print("| who reads | passages | quoted | F1 |\n|---|---|---|---|")
     with local_server(params, data=paths.PROBLEMS) as url:
         for (reads, shown), quoted in product(asked, (1, 2, 3)):
