@@ -79,14 +79,18 @@ def params_hash(params: Params) -> str:
     return digest(params.model_dump(by_alias=True, mode="json"))
 
 
+_SEEDED = ("audit", "zeroshot", "gate", "export", "evaluate")
+"""Stages whose seed is a constant: 0."""
+
+
 def seed_of(params: Params, stage: str | None) -> int:
-    """The stage's own seed, which is a constant of most; train.seed for a whole run."""
+    """The stage's own seed; train.seed for stages without one."""
     if stage == "prepare":
         return params.prepare.synthetic.seed
     if stage == "warmstart":
         sft = params.warmstart.kind == "sft"
         return params.warmstart.sft.seed if sft else params.warmstart.nano.seed
-    return params.train.seed if stage in ("train", None) else 0
+    return 0 if stage in _SEEDED else params.train.seed
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks import gate
+from tasks import evaluate, gate
 from tasks.config.params import Params
 from tasks.tracking import lineage
 
@@ -29,7 +29,8 @@ def test_a_hash_follows_names_and_contents_and_nothing_else(tmp_path: Path) -> N
 def test_each_stage_is_recorded_with_its_own_seed() -> None:
     own = {"prepare": {"synthetic": {"seed": 1}}, "warmstart": {"nano": {"seed": 2}}}
     params = Params.model_validate({**own, "train": {"seed": 4}})
-    seeds = {"prepare": 1, "warmstart": 2, "gate": gate.SEED, "train": 4, None: 4}
+    seeds = {"prepare": 1, "warmstart": 2, "zeroshot": gate.SEED, "gate": gate.SEED, "train": 4}
+    seeds |= {"evaluate": evaluate.SEED, "push": 4}
     assert {stage: lineage.seed_of(params, stage) for stage in seeds} == seeds
 
 
