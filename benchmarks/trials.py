@@ -91,6 +91,8 @@ class Arm:
     """Settings of GRPO; None without it."""
     plan: Move | None = None
     """What a script writes in place of the root."""
+    most: int | None = None
+    """Prompts; None for all."""
 
     @property
     def untaught(self) -> bool:
@@ -104,7 +106,7 @@ ARMS = {
     "best plan": Arm("moves", plan=BEST_PLAN),
     "GRPO": Arm("moves", grpo=[]),
     "GRPO, roots only": Arm("moves", grpo=["train.inheritance=none"]),
-    "untrained": Arm("untrained", [UNTAUGHT, *UNTRAINED]),
+    "untrained": Arm("untrained", [UNTAUGHT, *UNTRAINED], most=FEWER),
 }
 
 
@@ -161,14 +163,19 @@ def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> floa
     return time.monotonic() - began
 
 
-def make_base(work: TrialsWork, folder: Path, sets: Sequence[str]) -> float:
+def link(folder: Path, source: Path, names: Sequence[str]) -> None:
+    """Make files and folders of another folder appear in this one."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / name).exists():
+            (folder / name).symlink_to(source / name)
+
+
+def make_base(folder: Path, sets: Sequence[str]) -> float:
     """Data and a base of these settings in a folder; returns the seconds of the warm start."""
     took = folder / "warmstart-seconds"
     if not took.exists():
-        for linked in ("params.yaml", "profiles", "data/trials"):
-            (folder / linked).parent.mkdir(parents=True, exist_ok=True)
-            if not (folder / linked).exists():
-                (folder / linked).symlink_to(SOURCE / linked)
+        link(folder, SOURCE, ("params.yaml", "profiles", "data/trials"))
         run_stages(folder, sets, ["prepare"])
         took.write_text(str(run_stages(folder, sets, ["warmstart"])))
     return float(took.read_text())
@@ -178,10 +185,7 @@ def train(base: Path, folder: Path, sets: Sequence[str]) -> float:
     """Train from the data and the base of another folder; returns the seconds. May be killed."""
     took = folder / "train-seconds"
     if not took.exists():
-        for linked in ("params.yaml", "profiles", "data", "models/base"):
-            (folder / linked).parent.mkdir(parents=True, exist_ok=True)
-            if not (folder / linked).exists():
-                (folder / linked).symlink_to(base / linked)
+        link(folder, base, ("params.yaml", "profiles", "data", "models/base"))
         took.write_text(str(run_stages(folder, sets, ["train"])))
     return float(took.read_text())
 
@@ -198,7 +202,7 @@ def measured(work: TrialsWork, name: str, seed: int) -> None:
         sets.append(f"model.source={work.untrained}")
     root = work.folder / f"seed-{seed}"
     folder = root / arm.base
-    row: Row = {"arm": name, "seed": seed, "warmstart_s": make_base(work, folder, sets)}
+    row: Row = {"arm": name, "seed": seed, "warmstart_s": make_base(folder, sets)}
     if arm.grpo is not None:
         folder = root / name.replace(", ", "-").replace(" ", "-")
         sets += arm.grpo
@@ -206,14 +210,12 @@ def measured(work: TrialsWork, name: str, seed: int) -> None:
     os.chdir(folder)
     params = resolve(PROFILE, sets)
     torch.set_num_threads(params.threads)
-    chosen = evenly(read(work.split), work.most)
-    if name == "untrained":
-        chosen = evenly(chosen, FEWER)
+    chosen = evenly(evenly(read(work.split), work.most), arm.most)
+    loaded = load_model(paths.BASE, adapter=None if arm.grpo is None else paths.TRAINED["lora"])
     with local_server(params, data=paths.PROBLEMS) as url:
-        adapter = None if arm.grpo is None else paths.TRAINED["lora"]
         for mode, temperature in MODES.items():
-            row[mode] = played(policy(params, temperature, adapter, arm.plan), url, chosen)
-        alone = policy(params, 0.0, adapter, arm.plan)
+            row[mode] = played(policy(params, loaded, temperature, arm.plan), url, chosen)
+        alone = policy(params, loaded, MODES["greedy"], arm.plan)
         episodes = play(alone, url, chosen[:ALONE], sessions=1)
         row["latency_s"] = [round(one.seconds, 3) for one in episodes]
     row["prompts"] = [one.problem_id for one in chosen]
@@ -248,17 +250,18 @@ def sweep(work: TrialsWork) -> None:
     """Print what the best query earns with taught readers, for each way to ask and to quote."""
     sets = [*work.sets, "warmstart.sft.seed=0", "train.seed=0"]
     base = work.folder / "seed-0" / ARMS["moves"].base
-    make_base(work, base, sets)
+    make_base(base, sets)
     os.chdir(base)
     params = resolve(PROFILE, sets)
     torch.set_num_threads(params.threads)
     chosen = evenly(unseen({LEVEL: read("train")}, params)[LEVEL], SWEPT)
+    loaded = load_model(paths.BASE)
     asked: list[tuple[Reads, int]] = [("nobody", 0), *(("readers", n) for n in (4, 8, 16))]
     print("| who reads | passages | quoted | F1 |\n|---|---|---|---|")
     with local_server(params, data=paths.PROBLEMS) as url:
         for (reads, shown), quoted in product(asked, (1, 2, 3)):
             plan = replace(BEST_PLAN, reads=reads, shown=shown, quoted=quoted)
-            f1 = played(policy(params, 0.0, None, plan), url, chosen)["f1"]
+            f1 = played(policy(params, loaded, MODES["greedy"], plan), url, chosen)["f1"]
             print(f"| {reads} | {shown or quoted} | {quoted} | {np.mean(f1):.3f} |", flush=True)
 
 
@@ -274,10 +277,12 @@ def evenly(every: Sequence[EpisodeSpec], most: int | None) -> list[EpisodeSpec]:
     return [every[k * len(every) // many] for k in range(many)]
 
 
-def policy(params: Params, temperature: float, adapter: Path | None, plan: Move | None) -> Policy:
-    """The base of the working directory, with this adapter or else its own, and this plan."""
+def policy(
+    params: Params, loaded: tuple[Any, Any], temperature: float, plan: Move | None
+) -> Policy:
+    """A model and its tokenizer, and this plan in place of its code."""
     settings = params.generation.model_copy(update={"temperature": temperature})
-    model = TransformersPolicy(*load_model(paths.BASE, adapter=adapter), settings)
+    model = TransformersPolicy(*loaded, settings)
     return Planned(plan, params.warmstart.sft.moves.question, model) if plan else model
 
 

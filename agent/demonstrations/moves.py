@@ -29,9 +29,8 @@ from statistics import fmean
 from agent.demonstrations.cells import text_literal
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import MovesSettings, Reads
+from env.ranking import MOST
 
-RANKED = 24
-"""Passages of `rank` that is given no number."""
 NEAR_CHARS = 400
 """Widest gap between passages that stand near each other: about three sentences."""
 _ASKED = "Yes or no?"
@@ -100,7 +99,7 @@ def code(move: Move, form: str) -> str:
     if move.paper_first:
         papers = "papers"
         lines.append("papers = {p: context[p] for p, t in rank(context, question, 1)}")
-    written = " ".join([*(f"{{{name}}}" for name in move.parts), *move.words])
+    written = query_of(move, {name: f"{{{name}}}" for name in move.parts})
     lines.append(f'query = f"{written}"')
     lines.append(f"found = rank({papers}, query, {move.shown or move.quoted})")
     if move.reads == "children":
@@ -162,7 +161,7 @@ def decisions(text: str, settings: MovesSettings) -> dict[str, float]:
     match = _QUERY.search(text)
     query = match[1] if match else ""
     parts, words = set(_PART.findall(query)), set(_WORD.findall(_PART.sub("", query)))
-    ranked = [int(n or RANKED) for n in _RANKED.findall(text)[:1]]
+    ranked = [int(n or MOST) for n in _RANKED.findall(text)[:1]]
     quoted = [int(n) for n in _QUOTED.findall(text)[:1]]
     shown: list[int] = []
     reads: Reads = "nobody"

@@ -225,8 +225,9 @@ def load_resolved() -> Params:
     """
     if variables.CHAIN in os.environ:
         return read_resolved(RESOLVED)
-    none: dict[str, Any] = {"profile": "nano", "overrides": []}
-    last = read_yaml(RESOLVED) if RESOLVED.exists() else none
+    last: dict[str, Any] = {"profile": "nano", "overrides": []}
+    if RESOLVED.exists():
+        last = read_yaml(RESOLVED)
     if not {"profile", "overrides"} <= last.keys():
         raise ConfigError(f"{RESOLVED} doesn't say how it was made. Run `rlm resolve` first.")
     params = resolve(last["profile"], last["overrides"])

@@ -21,7 +21,6 @@ _MARKERS = "os^Dv*"
 _WORDS = 6
 """Further words that are drawn: those that changed most."""
 _READS = {"nobody": "nobody", "readers": "readers of a passage", "children": "a child a paper"}
-_PANELS = 2, 3
 
 
 def learnt(train: pd.DataFrame) -> Figure | None:
@@ -42,24 +41,22 @@ def learnt(train: pd.DataFrame) -> Figure | None:
         [name for name in shares.columns if name.startswith(kind)]
         for kind in ("part/", "word/", "quoted/", "shown/", "reads/")
     )
+    label = {name: name.rpartition("/")[2] for name in shares.columns}
     moved = (shares[words].iloc[-1] - shares[words].iloc[0]).abs().sort_values(ascending=False)
     rows = {
-        "The query has the ...": {name: name.split("/")[1] for name in parts},
+        "The query has the ...": {name: label[name] for name in parts},
         "... and the further word": {
-            name: "another" if name == "word/another" else f"“{name.split('/')[1]}”"
+            name: "another" if name == "word/another" else f"“{label[name]}”"
             for name in moved.index[:_WORDS]
         },
-        "It searches ...": {
-            "paper_first": "one paper",
-            "near": "and keeps what's\nnear the best",
-        },
-        "Who reads": {name: _READS[name.split("/")[1]] for name in reads},
-        "Passages that readers get": {name: name.split("/")[1] for name in shown},
-        "Passages in the answer, at most": {name: name.split("/")[1] for name in quoted},
+        "It searches ...": {"paper_first": "one paper", "near": "and keeps what's\nnear the best"},
+        "Who reads": {name: _READS[label[name]] for name in reads},
+        "Passages that readers get": {name: label[name] for name in shown},
+        "Passages in the answer, at most": {name: label[name] for name in quoted},
     }
     with figure_style():
         figure = Figure(figsize=(14, 7.4))
-        for axes, (title, lines) in zip(figure.subplots(*_PANELS).flat, rows.items(), strict=True):
+        for axes, (title, lines) in zip(figure.subplots(2, 3).flat, rows.items(), strict=True):
             _draw(axes, train["step"], shares, lines)
             axes.set_title(title)
         figure.suptitle(

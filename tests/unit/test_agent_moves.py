@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 
 from agent.demonstrations.moves import (
-    RANKED,
     Move,
     code,
     decisions,
@@ -93,12 +92,11 @@ def test_prose_and_broken_code_decide_nothing() -> None:
 
 
 def test_rank_without_a_number_is_its_default() -> None:
-    code_of_readers = "found = rank(context, query)\nllm_query_batched(found)\nFINAL(found[:2])"
-    flags = decisions(code_of_readers, SETTINGS)
+    text = "found = rank(context, query)\nllm_query_batched(found)\nFINAL(found[:2])"
+    flags = decisions(text, SETTINGS)
     assert flags["move/shown/another"] == flags["move/quoted/2"] == 1
     assert flags["move/shown/4"] == 0
-    settings = SETTINGS.model_copy(update={"readers": [RANKED]})
-    assert decisions(code_of_readers, settings)["move/shown/24"] == 1
+    assert decisions(text, SETTINGS.model_copy(update={"readers": [24]}))["move/shown/24"] == 1
 
 
 def test_shares_are_over_valid_roots() -> None:
