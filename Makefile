@@ -40,9 +40,10 @@ endif
 	@touch $@
 
 # PyPI's torch is built for CUDA 13.0 and needs driver 580. For an older driver, uv takes the builds
-# from PyTorch's index: UV_TORCH_BACKEND=cu126 make setup-cuda
+# from PyTorch's index: UV_TORCH_BACKEND=cu126 make setup-cuda. They need older CUDA libraries.
+CUDA_LOCK = $(if $(UV_TORCH_BACKEND),<(grep -vE '^(cuda|nvidia)-' constraints-cuda.txt),constraints-cuda.txt)
 setup-cuda: setup ## Add what a graphics card needs to .venv: torch with CUDA, Unsloth
-	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint constraints-cuda.txt \
+	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint $(CUDA_LOCK) \
 	  --reinstall-package torch --editable ".[dev,cuda]"
 	$(BIN)/python -m flows.doctor
 
