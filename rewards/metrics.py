@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from itertools import chain
 
-from rewards.process import gold_sources
-from rewards.spans import Evidence, Located, Retrieved, covered_share, harmonic, right_chars, size
+from rewards.spans import (
+    Evidence,
+    Located,
+    Retrieved,
+    covered_share,
+    gold_sources,
+    harmonic,
+    right_chars,
+    size,
+)
 
 
 def exact_match(located: Located, evidence: Evidence) -> bool:

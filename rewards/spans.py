@@ -236,6 +236,11 @@ def right_chars(retrieved: Retrieved, alternatives: Iterable[Alternative]) -> in
     return size({paper_id: merge(intervals) for paper_id, intervals in parts.items()})
 
 
+def gold_sources(evidence: Evidence) -> set[frozenset[str]]:
+    """The sources of the evidence: for each fact, the set of papers that contain it."""
+    return {frozenset(paper_id for paper_id, _, _ in fact) for fact in evidence}
+
+
 def longest(fact: Sequence[Alternative]) -> int:
     """Characters of a fact's longest alternative."""
     return max(end - start for _, start, end in fact)

@@ -17,6 +17,7 @@ from env.settings import Settings
 from env.settings import Split as Split
 
 Tier = Literal["singleton", "focused", "mid_range", "wide_net"]
+Measure = Literal["papers", "sentences"]
 Level = Literal["easy", "medium", "hard"]
 """Difficulties of the sources `hub` and `files`."""
 
@@ -60,6 +61,11 @@ class Problem(Settings):
     evidence: tuple[Fact, ...] = Field(min_length=1)
     candidates: tuple[Span, ...] = ()
     """Sentences among which only a reader can choose; empty where the source knows none."""
+
+    @property
+    def measure(self) -> Measure:
+        """How the reward measures work: by sentences where the source declares candidates."""
+        return "sentences" if self.candidates else "papers"
 
     @property
     def texts(self) -> dict[str, str]:

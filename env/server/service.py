@@ -28,7 +28,7 @@ from env.server.sandbox import SandboxHost
 from env.server.scoring import ScoringTurns
 from env.settings import EnvSettings, Settings
 from env.variables import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
-from rewards.efficiency import LIMIT_FACTOR, par
+from rewards.components import LIMIT_FACTOR, par_of_papers
 from rewards.settings import RewardSettings
 
 _SECRET = "synthetic, secret seed"
@@ -157,7 +157,7 @@ def check_budget(settings: ServerSettings, gold_papers: int) -> None:
     if not gold_papers:
         return
     limits = settings.env.limits
-    needed = LIMIT_FACTOR * par(gold_papers, settings.rewards)
+    needed = LIMIT_FACTOR * par_of_papers(gold_papers, settings.rewards)
     budget = limits.max_frames * limits.max_turns + limits.max_frames - 1
     if budget < needed:
         raise SettingsError(

@@ -181,13 +181,13 @@ HALVES = [TWICE[:13], TWICE[13:], ONCE[:13], ONCE[13:]]
         (DOCUMENTS, {"p1", "p2"}, {}, {"primary.OVERSHOOT_OFFSET": 100.0}),
         (GUESSES, set(), {"free_misses": 2000}, {}),
         (HALVES, set(), {"min_cover": 0.4}, {}),
-        ([WRONG[0]], {"p1", "p2"}, {}, {"process.GATE_FLOOR": 1.0, "format.GATE_FLOOR": 1.0}),
+        ([WRONG[0]], {"p1", "p2"}, {}, {"components.GATE_FLOOR": 1.0}),
     ],
     ids=["documents", "guesses", "shards", "tidy and wrong"],
 )
 def test_without_its_guard_the_cheat_would_pay(answer, read, settings, constants, monkeypatch):
-    cheat = facts(answer, papers_read=frozenset(read))
-    assert score(cheat, SETTINGS).total < 0.25
+    assert score(facts(answer, papers_read=read), SETTINGS).total < 0.25
     for name, value in constants.items():
         monkeypatch.setattr(f"rewards.{name}", value)
-    assert score(cheat, SETTINGS.model_copy(update=settings)).total > 0.4
+    guarded = SETTINGS.model_copy(update=settings)
+    assert score(facts(answer, papers_read=read), guarded).total > 0.4

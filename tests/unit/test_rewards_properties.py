@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from rewards.children import child_scores
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
+from rewards.components import by_papers, process_quality
 from rewards.metrics import exact_match, paper_f1
 from rewards.primary import primary_objective
-from rewards.process import process_quality
 from rewards.reading import papers_read
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
@@ -151,8 +151,9 @@ def test_an_answer_is_located_and_compared_with_gold_as_by_brute_force(world: Wo
 @EXAMPLES
 @given(worlds(), st.integers(0, 5), st.integers(0, 5), st.floats(0, 1))
 def test_process_is_that_of_brute_force(world: World, turns: int, errors: int, gate: float) -> None:
-    arguments = (world.papers, world.facts, set(world.read), turns, errors, gate)
-    assert process_quality(*arguments) == pytest.approx(oracle.process_quality(*arguments))
+    of_world = (world.papers, world.facts, set(world.read))
+    found = process_quality(by_papers(*of_world, 0, world.settings), turns, errors, gate)
+    assert found == pytest.approx(oracle.process_quality(*of_world, turns, errors, gate))
 
 
 @EXAMPLES
@@ -242,8 +243,9 @@ def test_adding_a_made_up_quote_never_raises_primary(world: World, quote: str) -
 @given(worlds(), st.integers(0, 40), st.integers(0, 40), st.integers(0, 60))
 def test_more_work_never_pays(world: World, errors: int, calls: int, more: int) -> None:
     """Of two episodes that differ only in errors or sub-calls, the one with more earns no more."""
-    one = replace(world.episode(), turns=40, turns_with_error=errors, sub_calls=calls)
-    two = replace(one, turns_with_error=errors + 1, sub_calls=calls + more)
+    one = replace(world.episode(), turns=40, turns_with_error=errors)
+    one = replace(one, work=replace(one.work, used=40 + calls))
+    two = replace(one, turns_with_error=errors + 1, work=replace(one.work, used=40 + calls + more))
     assert score(two, world.settings).total <= score(one, world.settings).total + 1e-12
 
 

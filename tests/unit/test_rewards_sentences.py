@@ -16,7 +16,8 @@ from env.problems.schema import Problem
 from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.synthetic import generate
 from rewards.combine import EpisodeFacts, score
-from rewards.sentences import ReaderFacts, lines_shown, share
+from rewards.components import by_sentences, par_of_candidates
+from rewards.reading import lines_shown, share
 from rewards.settings import RewardSettings
 
 LINES = [
@@ -49,27 +50,24 @@ def test_the_work_grows_with_the_texts_and_not_with_the_lines() -> None:
 
 
 GOLD = "On Toxalim, Kalvot gets 7."
-READER = ReaderFacts(gold_shown=1.0, others_shown=0.0, candidates=24, tokens=300)
 FACTS = episode(
     papers={"p1": "\n".join(LINES), "p2": "A study of Moklep."},
     evidence=[[("p1", 57, 57 + len(GOLD))]],
     answer=[GOLD],
     turns=8,
-    sub_calls=6,
-    reader=READER,
+    work=by_sentences(gold=1.0, others=0.0, candidates=24, tokens=300),
 )
 
 
 def component(name: str, facts: EpisodeFacts = FACTS, **changes: float) -> float:
-    assert facts.reader is not None
-    changed = replace(facts, reader=replace(facts.reader, **changes))  # type: ignore[arg-type]
+    changed = replace(facts, work=replace(facts.work, **changes))  # type: ignore[arg-type]
     return score(changed, RewardSettings()).components[name]
 
 
 def test_process_is_the_share_of_gold_less_that_of_other_sentences() -> None:
     assert component("process_quality") == 1.0
-    assert component("process_quality", gold_shown=0.5, others_shown=0.2) == pytest.approx(0.3)
-    assert component("process_quality", gold_shown=0.2, others_shown=0.5) == 0.0
+    assert component("process_quality", gold=0.5, others=0.2) == pytest.approx(0.3)
+    assert component("process_quality", gold=0.2, others=0.5) == 0.0
     failed = replace(FACTS, turns_with_error=2)
     assert component("process_quality", failed) == 0.75
     guessed = replace(FACTS, answer=[LINES[0]])
@@ -77,18 +75,15 @@ def test_process_is_the_share_of_gold_less_that_of_other_sentences() -> None:
 
 
 def test_efficiency_counts_tokens_and_neither_turns_nor_sub_calls() -> None:
-    par = READER.par
-    assert component("efficiency", tokens=0) == component("efficiency", tokens=int(par)) == 1.0
-    assert component("efficiency", tokens=2 * par) == pytest.approx(0.5)
-    assert component("efficiency", tokens=int(3 * par) + 1) == 0.0
-    assert component("efficiency", tokens=10**400) == 0.0
-    many = replace(FACTS, turns=200, turns_with_one_block=200, sub_calls=199)
+    par = FACTS.work.par
+    assert component("efficiency", used=0) == component("efficiency", used=int(par)) == 1.0
+    assert component("efficiency", used=2 * par) == pytest.approx(0.5)
+    assert component("efficiency", used=int(3 * par) + 1) == 0.0
+    assert component("efficiency", used=10**400) == 0.0
+    many = replace(FACTS, turns=200, turns_with_one_block=200)
     assert component("efficiency", many) == 1.0
     assert component("efficiency", replace(FACTS, answer=[LINES[0]])) == 0.0
-
-
-def test_par_grows_with_the_candidates() -> None:
-    assert replace(READER, candidates=48).par > 1.5 * READER.par
+    assert par_of_candidates(48) > 1.5 * par == 1.5 * par_of_candidates(24)
 
 
 # --- guesses
@@ -98,10 +93,8 @@ def blind_guess(problem: Problem, count: int, shows: bool) -> float:
     """Expected reward of so many candidates drawn at random, read without cost or error."""
     gold = [span.text for fact in problem.evidence for span in fact.spans]
     rest = [span.text for span in problem.candidates if span.text not in gold]
-    reader = ReaderFacts(float(shows), 0.0, len(problem.candidates), tokens=0)
-    facts = episode(
-        papers=problem.texts, evidence=problem.places, answer=None, turns=2, reader=reader
-    )
+    work = by_sentences(float(shows), 0.0, len(problem.candidates), tokens=0)
+    facts = episode(papers=problem.texts, evidence=problem.places, answer=None, turns=2, work=work)
     bounds = RewardSettings()
     return sum(
         comb(len(gold), right)
