@@ -25,10 +25,9 @@ from typing import Literal, TypeVar
 
 from agent.nano.tokenizer import Conversation
 from env import prompts
-from env.problems.fields import QUESTIONS
+from env.problems.fields import HITS, QUESTIONS
 from env.problems.lexicon import FIELDS, lexicon, untaught
 from env.problems.names import FACTS, SCORES
-from env.problems.settings import HITS
 from env.settings import LimitSettings
 
 _T = TypeVar("_T")

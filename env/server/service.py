@@ -22,7 +22,7 @@ from pydantic import SecretStr, ValidationError
 from env import variables
 from env.embedding import order_of
 from env.errors import RefusedError, SettingsError
-from env.problems.settings import SyntheticSettings
+from env.problems.fields import SyntheticSettings
 from env.problems.store import SEEDED, ProblemStore
 from env.server.sandbox import SandboxHost
 from env.server.scoring import ScoringTurns

@@ -11,8 +11,8 @@ import pytest
 
 from env.errors import SettingsError
 from env.models import FrameTurn, RLMAction
+from env.problems.fields import SyntheticSettings
 from env.problems.schema import Fact, Span
-from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.environment import RLMEnvironment
 from env.server.service import ServerSettings, Service, check_budget, read_settings

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
+from env.problems.fields import SyntheticSettings, generate
 
 HASH = """
 import hashlib, sys
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
+from env.problems.fields import SyntheticSettings
+from env.problems.fields import generate
 problems = generate(SyntheticSettings.model_validate_json(sys.argv[1]))
 text = "".join(problem.model_dump_json() for problem in problems)
 print(hashlib.sha256(text.encode()).hexdigest())

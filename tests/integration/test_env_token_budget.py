@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from env.models import FrameTurn, RLMAction, RLMObservation
-from env.problems.settings import SyntheticSettings
+from env.problems.fields import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.environment import RLMEnvironment
 from env.server.service import ServerSettings, Service

@@ -11,7 +11,7 @@ import pytest
 from env import embedding
 from env.embedding import Embedder, embedder, find_model
 from env.errors import SettingsError
-from env.problems.settings import SyntheticSettings
+from env.problems.fields import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.service import ServerSettings, Service
 from env.settings import EnvSettings

@@ -12,10 +12,9 @@ from typing import Literal
 import pandas as pd
 import pytest
 
+from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import Problem, to_row
-from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
-from env.problems.synthetic import generate
 from tasks import evaluate, gate
 from tasks.training.problem_data import read_problems
 

@@ -17,13 +17,11 @@ from hypothesis import strategies as st
 
 from env.models import ProblemCard
 from env.problems import fields
-from env.problems.fields import BENCHMARK
+from env.problems.fields import BENCHMARK, LevelSettings, SyntheticSettings, generate
 from env.problems.lexicon import lexicon, untrained
 from env.problems.names import NAMES, RESERVED
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Span, from_row, to_row
-from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
-from env.problems.synthetic import generate
 from tasks import audit, validate
 from tasks.config import resolve
 from tasks.errors import StageError

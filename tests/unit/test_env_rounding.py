@@ -8,8 +8,8 @@ from typing import Any
 from helpers.episodes import episode
 
 from env.models import AnswerMetrics
+from env.problems.fields import LevelSettings, SyntheticSettings
 from env.problems.schema import Problem
-from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.scoring import rounded
 from rewards.combine import score

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from env.problems import synthetic
-from env.problems.fields import read_question
+from env.problems import fields
+from env.problems.fields import LevelSettings, SyntheticSettings, generate, read_question
 from env.problems.names import FACTS
 from env.problems.schema import Problem, from_row, to_row
-from env.problems.settings import LevelSettings, SyntheticSettings
-from env.problems.synthetic import generate
 
 LEVELS: dict[str, LevelSettings] = {
     "easy": LevelSettings(papers=2),
@@ -75,14 +73,14 @@ def test_a_row_without_text_is_refused_by_the_name_of_its_column() -> None:
 
 def test_a_question_that_a_later_split_asks_too_is_left_out(monkeypatch):
     settings = SyntheticSettings(collections={"train": 2, "validation": 2, "test": 1})
-    write = synthetic.write_collection
+    write = fields.write_collection
     both = write(settings, "test", "easy", 0)[0].question
 
     def writer(*args: Any) -> list[Problem]:
         first, *others = write(*args)
         return [first.model_copy(update={"question": both}), *others]
 
-    monkeypatch.setattr(synthetic, "write_collection", writer)
-    problems = synthetic.generate(settings)
+    monkeypatch.setattr(fields, "write_collection", writer)
+    problems = fields.generate(settings)
     assert {p.split for p in problems if p.question == both} == {"test"}
     assert {p.split for p in problems} == {"train", "validation", "test"}

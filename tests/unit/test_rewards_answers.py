@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from helpers.episodes import episode
 
+from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
 from rewards.combine import COMPONENTS, Score, score
 from tasks.config import resolve
 from tasks.config.params import Params

@@ -12,9 +12,8 @@ from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env.problems.fields import LevelSettings, SyntheticSettings, generate
 from env.problems.schema import Problem
-from env.problems.settings import LevelSettings, SyntheticSettings
-from env.problems.synthetic import generate
 from rewards.combine import EpisodeFacts, score
 from rewards.components import by_sentences, par_of_candidates
 from rewards.reading import lines_shown, share
