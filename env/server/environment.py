@@ -7,9 +7,6 @@ sentence, because the text of an exception may contain gold. Neighbours: `tree.p
 
 from __future__ import annotations
 
-import env.light_openenv  # noqa: F401  before openenv
-
-# isort: split
 import json
 import logging
 import secrets
@@ -18,10 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import EnvironmentMetadata
-
 from env.errors import ProblemError, RefusedError, SandboxError
+from env.light_openenv import Environment, types
 from env.models import (
     WIRE_VERSION,
     AnswerMetrics,
@@ -72,7 +67,7 @@ _CARD = ("problem_id", "collection_id", "difficulty", "split")
 """Fields of a problem's card that come from its row."""
 
 
-class RLMMetadata(EnvironmentMetadata):
+class RLMMetadata(types.EnvironmentMetadata):
     """OpenEnv's metadata, and the facts that a run records about its environment."""
 
     wire_version: int

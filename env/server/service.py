@@ -191,7 +191,7 @@ class Service:
         self.settings = settings
         self.problems = problems
         self.scoring = ScoringTurns()
-        self._order = order_of(settings.env.rank)  # loads the model before anybody waits for it
+        order_of(settings.env.rank)  # loads the model before anybody waits for it
         self._relieve = relieve
         self._open = problems
         if settings.env.splits is not None:
@@ -213,17 +213,8 @@ class Service:
         """
         with self._lock:
             if self._host is None:
-                env = self.settings.env
-                self._host = SandboxHost(
-                    env.limits,
-                    env.sandbox,
-                    env.search_window,
-                    env.passage_chars,
-                    self.settings.rewards.min_span_chars,
-                    env.memory_mb,
-                    self._relieve,
-                    ordered=self._order is not None,
-                )
+                least = self.settings.rewards.min_span_chars
+                self._host = SandboxHost(self.settings.env, least, self._relieve)
             return self._host
 
     def problems_for(self, owner_key: str | None = None) -> ProblemStore:

@@ -10,7 +10,7 @@ import pytest
 from env.models import FrameTurn
 from env.server.sandbox import SandboxHost
 from env.server.tree import Tree
-from env.settings import EnvSettings, LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings
 
 TEXT = "".join(f"Sentence {number:03} of the only paper.\n" for number in range(100))
 Start = Callable[..., Tree]
@@ -18,7 +18,7 @@ Start = Callable[..., Tree]
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    opened = SandboxHost(LimitSettings(observation_chars=10_000), SandboxSettings())
+    opened = SandboxHost(EnvSettings(limits=LimitSettings(observation_chars=10_000)))
     yield opened
     opened.close()
 

@@ -27,13 +27,13 @@ from helpers.sandbox_attacks import (
 from helpers.sandbox_events import done
 
 from env.server.sandbox import Repl, SandboxHost, SubCall
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
     os.environ["RLM_TEST_SECRET"] = SECRET
-    host = SandboxHost(LIMITS, SandboxSettings())
+    host = SandboxHost(EnvSettings(limits=LIMITS))
     yield host
     host.close()
     del os.environ["RLM_TEST_SECRET"]

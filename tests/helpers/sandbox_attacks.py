@@ -25,7 +25,7 @@ from pyseccomp import Arch, resolve_syscall
 
 from env.errors import SandboxError
 from env.server.sandbox import UNSET, CellDone, Repl, SandboxHost, SubCall
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings
 from helpers import sandbox_attacks_channel as channel
 from helpers import sandbox_attacks_inward as inward
 from helpers import sandbox_attacks_outward as outward
@@ -274,7 +274,7 @@ def main() -> None:
     """Play ORDINARY, with `--all` every attack, with `--unfiltered` CONTROL without the filter."""
     unfiltered = "--unfiltered" in sys.argv
     os.environ["RLM_TEST_SECRET"] = SECRET
-    host = (UnfilteredHost if unfiltered else SandboxHost)(LIMITS, SandboxSettings())
+    host = (UnfilteredHost if unfiltered else SandboxHost)(EnvSettings(limits=LIMITS))
     neighbour = open_neighbour(host)
     assert neighbour._worker is not None
     status = Path(f"/proc/{neighbour._worker.pid}/status").read_text()

@@ -36,9 +36,7 @@ def sessions(server_url: str) -> Iterator[Sessions]:
 
 def tokens(params: Params, problem: Problem, episode: Trajectory) -> int:
     """Tokens of the tree beyond the root's first messages."""
-    env = params.env
-    asked = (problem.question, len(problem.papers))
-    first = prompts.root_messages(env.prompt_style, env.limits, env.search_window, *asked)
+    first = prompts.root_messages(params.env, problem.question, len(problem.papers))
     return episode.counters.tokens - (needed(first) - TURN_TOKENS)
 
 

@@ -10,7 +10,7 @@ from helpers.sandbox_events import call, done
 from env import ranking
 from env.errors import SandboxError
 from env.server.sandbox import UNSET, Repl, SandboxHost, SubCall
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 PAPERS = {
     "p1": "A study of Zolpir.\nKalvot scores 31 on Mirbex.\nOn Tanfud, Kalvot gets 44.",
@@ -22,7 +22,7 @@ LIMITS = LimitSettings(cell_cpu_s=0.4, cell_wall_s=20, memory_mb=64, observation
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    host = SandboxHost(LIMITS, SandboxSettings(running_cells=4))
+    host = SandboxHost(EnvSettings(limits=LIMITS, sandbox=SandboxSettings(running_cells=4)))
     yield host
     host.close()
 
@@ -118,7 +118,7 @@ def test_papers_and_parts(repl: Repl) -> None:
 
 
 def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
-    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=15)
+    host = SandboxHost(EnvSettings(limits=LIMITS, passage_chars=40), span_chars=15)
     repl = host.open(PAPERS)
     asked = "How accurate is Kalvot on Mirbex?"
     ranked = ranking.rank(PAPERS, asked, 2, chars=40, least=15)
@@ -130,7 +130,7 @@ def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
 
 
 def test_rank_asks_the_server_for_its_order() -> None:
-    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=20, ordered=True)
+    host = SandboxHost(EnvSettings(limits=LIMITS, passage_chars=40, rank="minilm"), span_chars=20)
     repl = host.open({"p": "Kalvot rose at dawn.\n\nNobody else had slept."})
     asked = call(repl.run("found = rank(context, 'Who?', 1)\nFINAL(found)"))
     assert asked == SubCall(
@@ -207,7 +207,7 @@ FINAL([ask(llm_query_and(1)) if False else out, [rlm_query("x") for _ in range(2
 
 def test_nine_repls_deep() -> None:
     """Suspended cells may exceed the limit of running ones: a sub-call frees its slot."""
-    host = SandboxHost(LIMITS, SandboxSettings(running_cells=1))
+    host = SandboxHost(EnvSettings(limits=LIMITS, sandbox=SandboxSettings(running_cells=1)))
     chain = [host.open({}) for _ in range(9)]
     for repl in chain[:-1]:
         call(repl.run("FINAL([rlm_query('deeper')])"))

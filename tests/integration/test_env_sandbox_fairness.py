@@ -18,7 +18,7 @@ from env.server.sandbox import host as host_module
 from env.server.sandbox import repl as repl_module
 from env.server.sandbox.process import WorkerProcess
 from env.server.sandbox.usage import private, usage
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=0.6, cell_wall_s=2.0, memory_mb=96)
 HOLD = "x = 'a' * 70_000_000"
@@ -27,14 +27,14 @@ POOL = ThreadPoolExecutor(16)
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[SandboxHost]:
-    box = SandboxHost(LIMITS, SandboxSettings(running_cells=2))
+    box = SandboxHost(EnvSettings(limits=LIMITS, sandbox=SandboxSettings(running_cells=2)))
     yield box
     box.close()
 
 
 @pytest.fixture(scope="module")
 def small_host() -> Iterator[SandboxHost]:
-    small = SandboxHost(LIMITS, SandboxSettings(), memory_mb=512)
+    small = SandboxHost(EnvSettings(limits=LIMITS, memory_mb=512))
     yield small
     small.close()
 
@@ -161,7 +161,7 @@ def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
 ) -> None:
     monkeypatch.setattr(repl_module, "_GIVE_UP_S", 2.0)
     limits = LIMITS.model_copy(update={"cell_cpu_s": 5.0, "cell_wall_s": 20.0})
-    single = SandboxHost(limits, SandboxSettings(running_cells=1))
+    single = SandboxHost(EnvSettings(limits=limits, sandbox=SandboxSettings(running_cells=1)))
     try:
         loop = POOL.submit(single.open("", session="loop").run, "while True: pass")
         time.sleep(0.3)
@@ -224,7 +224,7 @@ def test_workers_of_one_session_take_no_neighbours_descriptors(
 
 def test_processes_of_a_container_limit_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "most_processes", lambda: 100)
-    crowded = SandboxHost(LIMITS, SandboxSettings())
+    crowded = SandboxHost(EnvSettings(limits=LIMITS))
     try:
         greedy = [crowded.open("", session="greedy") for _ in range(18)]
         honest = crowded.open("", session="honest")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from env.server.sandbox import CellDone, Repl, SandboxHost
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings
 
 LIMITS = LimitSettings(cell_wall_s=30, observation_chars=20_000)
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ def snippets() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    host = SandboxHost(LIMITS, SandboxSettings())
+    host = SandboxHost(EnvSettings(limits=LIMITS))
     yield host
     host.close()
 

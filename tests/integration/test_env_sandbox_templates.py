@@ -12,7 +12,7 @@ from helpers.sandbox_events import below, is_gone, out, parent_of, pid_of, wait_
 
 from env.errors import SandboxError
 from env.server.sandbox import CellDone, Repl, SandboxHost
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
 LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range(10)}
@@ -22,7 +22,7 @@ LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range
 def shared() -> Iterator[SandboxHost]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("env.server.sandbox.host.TEMPLATES", 2)
-        shared = SandboxHost(LIMITS, SandboxSettings(templates_mb=1))
+        shared = SandboxHost(EnvSettings(limits=LIMITS, sandbox=SandboxSettings(templates_mb=1)))
     yield shared
     shared.close()
 

@@ -9,7 +9,7 @@ from env.errors import RefusedError
 from env.models import FrameTurn, FrameView
 from env.server.sandbox import CellDone, SandboxHost
 from env.server.tree import Tree
-from env.settings import EnvSettings, LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings
 
 PAPERS = {
     "p1": "A study of Zogdab.\nKalvot scores 12 on Mirbex.\nKalvot scores 13 on Pobtod.",
@@ -19,7 +19,7 @@ PAPERS = {
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    opened = SandboxHost(LimitSettings(cell_cpu_s=0.4), SandboxSettings())
+    opened = SandboxHost(EnvSettings(limits=LimitSettings(cell_cpu_s=0.4)))
     yield opened
     opened.close()
 
@@ -156,7 +156,7 @@ def test_a_child_that_was_cut_or_is_out_of_turns_answers_with_a_sentence(play: P
 )
 def test_limits_of_sub_calls_come_back_as_error_strings(host, limits, code, said, monkeypatch):
     for name in filter(str.isupper, limits):
-        monkeypatch.setattr(f"env.server.tree.subcalls.{name}", limits[name])
+        monkeypatch.setattr(f"env.server.tree.tree.{name}", limits[name])
     play = Play(host, **{name: limits[name] for name in filter(str.islower, limits)})
     play.code((0, code))
     for frame, view in list(play.views.items()):
@@ -168,7 +168,7 @@ def test_limits_of_sub_calls_come_back_as_error_strings(host, limits, code, said
 
 
 def test_a_refused_sub_call_keeps_its_place_among_the_others(play, monkeypatch):
-    monkeypatch.setattr("env.server.tree.subcalls.CHILD_CONTEXT_CHARS", 100)
+    monkeypatch.setattr("env.server.tree.tree.CHILD_CONTEXT_CHARS", 100)
     play.code((0, 'FINAL(rlm_query_batched(["a", "b", "c"], ["x" * 101, "y", "z"]))'))
     play.code((2, 'FINAL("third")'), (1, 'FINAL("second")'))
     refused, *answers = play.tree.answer

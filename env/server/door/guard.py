@@ -1,9 +1,9 @@
 """The WebSocket `/ws`: who gets a session, how long it may be silent, which messages pass.
 
 The guard is between the connection and OpenEnv's loop. It answers a refused message itself, and the
-session continues; so it does with a question for the state that was answered since the last step.
-It closes a session that is idle, and refuses one that the server has no place for. Errors that
-contain the text of an exception are logged, and the client receives a fixed sentence. Neighbours:
+session continues. A repeated `state` request gets the cached answer until the next step. The guard
+closes a session that is idle, and refuses one that the server has no place for. Errors that contain
+the text of an exception are logged, and the client receives a fixed sentence. Neighbours:
 `messages.py` checks a message, `seats.py` counts the sessions.
 """
 

@@ -1,6 +1,6 @@
 """The REPL sandbox: policy-written Python, one confined process per REPL.
 
-    host = SandboxHost(limits, settings)
+    host = SandboxHost(settings)
     repl = host.open({"p1": "..."})
     result = repl.run("FINAL(search(context, 'Kalvot'))")
 
