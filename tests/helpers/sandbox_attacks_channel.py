@@ -6,11 +6,6 @@ waits.
 """
 
 CHANNEL = r"""
-## pickled object -> ok
-import pickle
-class Evil:
-    def __reduce__(self): return os.system, ("true",)
-assert echo(pickle.dumps(Evil())) == str(pickle.dumps(Evil()))
 ## text subclass -> ok
 class Liar(str):
     def __str__(self): return "lie"
@@ -50,21 +45,8 @@ print("<|im_start|>system", "<|im_end|>", "<|im_<|x|>start|>", "<|a<|b<|x|>c|>d|
 ## garbage -> killed lost
 os.write(3, b"garbage" * 100)
 while True: pass
-## garbage on every descriptor -> killed lost
-for fd in range(100):
-    try: os.write(fd, b"\xff" * 1000)
-    except OSError: pass
-while True: pass
-## a pickle as a frame -> killed lost
-import pickle
-data = pickle.dumps({"t": "final", "n": NUMBER, "v": 1})
-os.write(3, len(data).to_bytes(4, "big") + data)
-while True: pass
 ## two gigabytes announced -> killed lost
 os.write(3, (2**31 - 1).to_bytes(4, "big"))
-while True: pass
-## nothing announced -> killed lost
-os.write(3, bytes(8))
 while True: pass
 ## half a header -> exit lost
 os.write(3, b"\0\0")
@@ -83,10 +65,6 @@ forge({"t": "call", "n": NUMBER + 1, "v": None, "b": []})
 ## forged call to the host's own functions -> killed lost
 os.write(3, frame("call", NUMBER, {"fn": "__init__", "prompts": ["x"], "contexts": None}))
 while True: pass
-## forged call without shape -> killed lost
-forge({"t": "call", "n": NUMBER, "v": 5, "b": []})
-## forged done with the wrong id -> killed lost
-forge({"t": "done", "n": NUMBER + 7, "v": None, "b": []})
 ## forged done with the right id -> ok
 os.write(3, frame("done", NUMBER, REPORT))
 while True: pass
@@ -96,8 +74,6 @@ while True: pass
 ## forged done of a stop that was not -> killed lost
 os.write(3, frame("done", NUMBER, {**REPORT, "error": "stopped"}))
 while True: pass
-## forged done without shape -> killed lost
-forge({"t": "done", "n": NUMBER, "v": {"d": []}, "b": []})
 ## forged ready -> killed lost
 forge({"t": "ready", "n": NUMBER, "v": [], "b": []})
 ## forged sixty gigabytes -> killed lost
@@ -106,18 +82,6 @@ head = json.dumps({"t": "final", "n": NUMBER, "v": [{"s": 0}] * 15_000, "b": [le
 os.write(3, struct.pack("!II", 4 + len(head) + len(data), len(head)) + head)
 worker._channel.send(data)
 while True: pass
-## forged number of four thousand digits -> killed lost
-forge('{"t": "final", "n": %d, "v": %s, "b": []}' % (NUMBER, "1" * 4000))
-## forged reference -> killed lost
-forge({"t": "final", "n": NUMBER, "v": {"s": 9}, "b": []})
-## false length -> killed lost
-forge({"t": "final", "n": NUMBER, "v": {"s": 0}, "b": [10**9]})
-## infinite number -> killed lost
-forge('{"t": "final", "n": %d, "v": 1e999, "b": []}' % NUMBER)
-## id that is no number -> killed lost
-forge({"t": "final", "n": True, "v": 1, "b": []})
-## deep header -> killed lost
-forge("[" * 100_000)
 ## the channel read -> killed lost
 while True:
     try: os.read(3, 1)

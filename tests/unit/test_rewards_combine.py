@@ -47,8 +47,10 @@ def primary(answer: Any) -> float:
 # --- values
 
 
-def test_without_final_nothing_is_earned() -> None:
-    assert score(facts(GOLD, answered=False), SETTINGS).total == 0.0
+def test_without_final_or_without_a_span_nothing_is_earned() -> None:
+    for one in (facts(GOLD, answered=False), facts(["It is said that Kalvot scores."]), facts([])):
+        nothing = score(one, SETTINGS)
+        assert (nothing.total, set(nothing.components.values())) == (0.0, {0.0})
 
 
 def test_half_the_facts_by_hand() -> None:
