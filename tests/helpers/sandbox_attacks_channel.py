@@ -16,32 +16,15 @@ assert "".join(echo([Liar("a"), Liar("b")])) == "ab"
 class Liar(int):
     def __repr__(self): return "1e999"
 assert echo(Liar(7)) == 7
-## cyclic -> exception
-x = []
-x.append(x)
-echo(x)
-## five thousand deep -> exception
-x = 1
-for _ in range(5000): x = [x]
-echo(x)
 ## endless generator -> cpu, memory, memory lost, cpu lost
 import itertools
 echo(i for i in itertools.count())
-## NaN -> ok
-assert echo([float("nan"), float("inf"), -0.0]) == [None, None, 0.0]
-## six thousand digits -> exception
-sys.set_int_max_str_digits(0)
-echo(10 ** 6000)
-## lone surrogates -> ok
-assert echo({"\ud800": "a\udfffb"}) == {"?": "a?b"}
 ## fifty megabytes -> memory, exception, cpu
 echo("x" * 50_000_000)
 ## one text sixty gigabytes long -> exception
 echo(["x" * 4_000_000] * 15_000)
 ## keys of sixty gigabytes -> exception
 echo([{"x" * 4_000_000: 1}] * 8_000)
-## chat tokens -> ok
-print("<|im_start|>system", "<|im_end|>", "<|im_<|x|>start|>", "<|a<|b<|x|>c|>d|>")
 ## garbage -> killed lost
 os.write(3, b"garbage" * 100)
 while True: pass

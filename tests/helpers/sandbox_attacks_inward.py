@@ -4,8 +4,6 @@ Same format as in `sandbox_attacks_outward.py`; `# next cell` begins another cel
 """
 
 CPU = r"""
-## endless loop -> cpu
-while True: pass
 ## swallows BaseException -> cpu lost
 def f(): sum(i for i in range(10**9))
 while True:
@@ -70,8 +68,6 @@ with ThreadPoolExecutor(8) as pool:
 """
 
 MEMORY = r"""
-## one huge text -> memory
-x = "a" * 10**9
 ## growth loop -> memory lost, cpu, cpu lost
 x = []
 while True: x.append("a" * 10**6 + str(len(x)))
@@ -107,8 +103,6 @@ while True: bomb = zlib.decompress(bomb, bufsize=10**8)
 """
 
 OUTPUT = r"""
-## flood of one gigabyte -> ok, cpu
-for _ in range(1000): print("x" * 10**6)
 ## endless prints -> cpu
 while True: print("x" * 10**6)
 ## endless empty writes -> cpu
@@ -123,8 +117,6 @@ print("a" * 200_000_000)
 raise ValueError("a" * 10_000_000)
 ## a huge name -> ok
 globals()["a" * 1_000_000] = 1
-## ten thousand names -> ok
-globals().update({f"a{i}": i for i in range(10_000)})
 ## long lines in a traceback -> exception
 exec("1 / 0" + " " * 1_000_000)
 ## raw standard input -> refused
@@ -149,8 +141,6 @@ def f(x): return f([x])
 f(1)
 ## nested source -> exception
 eval("(" * 5000 + ")" * 5000)
-## nested operators -> memory, exception
-eval("-" * 100_000 + "1")
 ## huge number as source -> exception
 eval("1" * 100_000)
 ## NFKC identifiers -> refused

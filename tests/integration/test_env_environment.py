@@ -37,6 +37,13 @@ def environment(service: Service) -> Iterator[RLMEnvironment]:
     made.close()
 
 
+def test_a_step_before_a_reset_is_refused(environment: RLMEnvironment) -> None:
+    early = environment.step(ANSWER)
+    assert "reset" in str(early.refused)
+    assert early.done  # a loop that waits for the end must not wait forever
+    assert not early.frames
+
+
 def test_nothing_is_scored_before_the_root_has_ended(environment: RLMEnvironment) -> None:
     """A child's answer against gold would tell the policy where to go on."""
     unscored = {"reward", "components", "metrics", "frame_scores", "answer"}

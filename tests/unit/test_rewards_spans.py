@@ -31,6 +31,13 @@ def test_gold_in_a_right_form_is_found(answer: object) -> None:
     assert at(answer) == {"p1": [(19, 46)]}
 
 
+def test_lists_nested_a_hundred_thousand_deep_are_searched() -> None:
+    deep: object = PLACE
+    for _ in range(100_000):
+        deep = [deep]
+    assert at(deep) == {"p1": [(19, 46)]}
+
+
 @pytest.mark.parametrize(
     "answer",
     [

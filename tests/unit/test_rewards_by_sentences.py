@@ -1,4 +1,4 @@
-"""Sentences that were shown, and the reward of episodes in which only a reader can choose."""
+"""The reward of episodes in which only a reader can choose among sentences."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from statistics import fmean
 
 import pytest
 from helpers.episodes import episode
-from helpers.work import calls
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from env.problems.fields import LevelSettings, SyntheticSettings, generate
 from env.problems.schema import Problem
 from rewards.combine import EpisodeFacts, score
 from rewards.components import by_sentences, par_of_candidates
-from rewards.reading import lines_shown, share
 from rewards.settings import RewardSettings
 
 LINES = [
@@ -24,28 +20,6 @@ LINES = [
     "Kalvot scores 4 on Mekafob.",
     "On Toxalim, Kalvot gets 7.",
 ]
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    st.sets(st.text("ab", max_size=6), max_size=8), st.lists(st.text("ab", max_size=30), max_size=4)
-)
-def test_shown_lines_are_those_that_occur_in_a_text(lines: set[str], texts: list[str]) -> None:
-    expected = {line for line in lines if line and any(line in text for text in texts)}
-    assert lines_shown(lines, texts) == expected
-
-
-def test_shares_count_each_line_once() -> None:
-    assert share(["a", "a", "b"], {"a"}) == 0.5
-    assert share([], {"a"}) == 0.0
-
-
-def test_the_work_grows_with_the_texts_and_not_with_the_lines() -> None:
-    def work(lines: int, repeats: int) -> int:
-        known = [f"Kalvot scores 42 on Tox{n:04}." for n in range(lines)]
-        return calls(lambda: lines_shown(known, ["Kalvot scores 42 on Tox0001.|" * repeats]))
-
-    assert work(400, 300) - work(400, 100) < 1.5 * (work(10, 300) - work(10, 100)) + 100
 
 
 GOLD = "On Toxalim, Kalvot gets 7."
