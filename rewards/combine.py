@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewards.components import Work, efficiency, format_compliance, process_quality
-from rewards.metrics import exact_match, paper_f1
 from rewards.primary import primary_objective
 from rewards.settings import RewardSettings
-from rewards.spans import Evidence, Located, locate, span_f1
+from rewards.spans import Evidence, Located, exact_match, locate, paper_f1, span_f1
 
 GATE_AT = 0.3
 """Primary objective from which process and format count in full: G = primary / GATE_AT."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any
 
-from rewards.numbered import shown_and_named
+from rewards.numbered import Child, shown_and_named
 from rewards.reading import lines_shown
 from rewards.spans import Evidence, distinct_items, quoted_text
 
@@ -22,14 +22,11 @@ _MOST_RETURNED = 0.5
 _TILE = 12
 """Characters of the pieces of papers by which several children are judged together."""
 
-Returned = tuple[Mapping[str, str], Any]
-"""Texts that a child was given, under any keys, and the value that it returned."""
-
 
 def papers_found(
     papers: Mapping[str, str],
     evidence: Evidence,
-    children: Iterable[Returned],
+    children: Iterable[Child],
     min_cover: float,
 ) -> frozenset[str]:
     """Ids of the papers whose evidence a child was given and has returned.

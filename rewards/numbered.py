@@ -31,11 +31,11 @@ _PLACES = 50
 _SINGLE = -1
 """Number of the passage of a reader that says yes or no; texts have no such number."""
 
-Reader = tuple[Mapping[str, str], Any]
-"""Text that a child was given, under any key, and the value that it returned."""
+Child = tuple[Mapping[str, str], Any]
+"""Texts that a child was given, under any keys, and the value that it returned."""
 
 
-def shown_and_named(readers: Iterable[Reader]) -> tuple[set[str], set[str]]:
+def shown_and_named(readers: Iterable[Child]) -> tuple[set[str], set[str]]:
     """Passages that readers were shown, and those of them that their replies name.
 
     Args:

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from rewards.children import child_scores
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
 from rewards.components import by_papers, process_quality
-from rewards.metrics import exact_match, paper_f1
 from rewards.primary import primary_objective
 from rewards.reading import papers_read
 from rewards.settings import RewardSettings
-from rewards.spans import locate, span_f1
+from rewards.spans import exact_match, locate, paper_f1, span_f1
 
 EXAMPLES = settings(max_examples=40, deadline=None, derandomize=True)
 
