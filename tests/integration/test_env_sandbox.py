@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from helpers.sandbox_events import call, done
@@ -22,9 +23,8 @@ LIMITS = LimitSettings(cell_cpu_s=0.4, cell_wall_s=20, memory_mb=64, observation
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    host = SandboxHost(EnvSettings(limits=LIMITS, sandbox=SandboxSettings(running_cells=4)))
-    yield host
-    host.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as host:
+        yield host
 
 
 @pytest.fixture
@@ -118,15 +118,13 @@ def test_papers_and_parts(repl: Repl) -> None:
 
 
 def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
-    host = SandboxHost(EnvSettings(limits=LIMITS, passage_chars=40), span_chars=15)
-    repl = host.open(PAPERS)
     asked = "How accurate is Kalvot on Mirbex?"
     ranked = ranking.rank(PAPERS, asked, 2, chars=40, least=15)
     found = [list(pair) for pair in ranking.near(PAPERS, ranked, 999)]
-    assert done(repl.run(f"FINAL(near(context, rank(context, {asked!r}, 2), 999))")).final == found
     assert found[0] == ["p1", "Kalvot scores 31 on Mirbex."]
-    repl.close()
-    host.close()
+    code = f"FINAL(near(context, rank(context, {asked!r}, 2), 999))"
+    with closing(SandboxHost(EnvSettings(limits=LIMITS, passage_chars=40), 15)) as host:
+        assert done(host.open(PAPERS).run(code)).final == found
 
 
 def test_rank_asks_the_server_for_its_order() -> None:

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[SandboxHost]:
-    shared = SandboxHost(EnvSettings(limits=LIMITS))
-    yield shared
-    shared.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as shared:
+        yield shared
 
 
 @pytest.fixture
@@ -210,13 +210,10 @@ while True:
 def test_messages_that_are_slow_to_read_cost_their_sender_no_wall_clock() -> None:
     """Otherwise a policy could make any episode void: the machine would look too busy."""
     limits = LIMITS.model_copy(update={"cell_cpu_s": 0.15, "cell_wall_s": 1.5})
-    flooded = SandboxHost(EnvSettings(limits=limits))
-    try:
+    with closing(SandboxHost(EnvSettings(limits=limits))) as flooded:
         repl = flooded.open({"p1": "a text"})
         event, calls = repl.run(FLOOD), 0
         while isinstance(event, SubCall):
             calls += 1
             event = repl.resume(["no"])
         assert event.error == "cpu", (event.error, calls)
-    finally:
-        flooded.close()

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,8 @@ def snippets() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    host = SandboxHost(EnvSettings(limits=LIMITS))
-    yield host
-    host.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as host:
+        yield host
 
 
 @pytest.fixture

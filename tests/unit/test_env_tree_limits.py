@@ -86,13 +86,6 @@ def test_a_text_counts_what_it_takes_in_memory() -> None:
         assert held_bytes(value) >= size
 
 
-def test_an_ended_frame_keeps_no_final_line_and_no_output() -> None:
-    played = tree(lambda code: CellDone("", final=1), max_turns=1)
-    plays(played, "FINAL(1)", after="\nFINAL(a long line)")
-    (frame,) = played.tree._frames
-    assert (frame.final_code, frame.final_text, frame.output) == (None, None, [])
-
-
 LIMIT_S = LimitSettings().cell_cpu_s
 
 
