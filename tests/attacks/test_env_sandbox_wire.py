@@ -16,7 +16,6 @@ from env.server.sandbox.results import UNSET, cell_done, sub_call
 from env.server.sandbox.wire import (
     MAX_ANSWER,
     MAX_FRAME,
-    MAX_TEXT,
     BadFrameError,
     Inbox,
     WireFrame,
@@ -121,14 +120,6 @@ def test_a_text_that_travels_once_counts_as_often_as_it_is_named() -> None:
 def test_what_does_not_fit_is_refused_before_it_is_sent(value: Any) -> None:
     with pytest.raises(TooLargeError):
         frame("final", 1, value, MAX_ANSWER)
-
-
-@pytest.mark.parametrize(("kind", "most"), [("final", MAX_ANSWER), ("call", MAX_TEXT)])
-def test_both_ends_hold_the_same_number_of_characters_too_many(kind: str, most: int) -> None:
-    text = "x" * (most // 16 - 1)  # the list counts 16
-    assert receive(frame(kind, 1, [text] * 16, most), piece=1 << 16)
-    with pytest.raises(TooLargeError):
-        frame(kind, 1, [*[text] * 16, "x"], most)
 
 
 @pytest.mark.parametrize("item", [[], 0])

@@ -96,14 +96,9 @@ def test_wrong_resets_are_refused_in_words_and_leave_the_episode(
     assert after.frames[0].messages[0].content == "42"
 
 
-def test_a_finished_episode_takes_no_more_steps(session: Sessions) -> None:
-    session.reset(0, seed=0).result()
-    assert session.step(0, _code((0, "FINAL([])"))).result().reward == 0.0
-    with pytest.raises(RefusedError, match="ended"):
-        session.step(0, RLMAction(text="x")).result()
-
-
-def test_a_repeated_seq_is_answered_and_not_played_twice(session: Sessions) -> None:
+def test_a_repeated_seq_is_answered_once_and_the_end_is_final(
+    session: Sessions,
+) -> None:
     session.reset(0, seed=0).result()
     action = _code((0, "print(7)")).model_copy(update={"seq": 5})
     first = session.step(0, action).result()
@@ -118,6 +113,8 @@ def test_a_repeated_seq_is_answered_and_not_played_twice(session: Sessions) -> N
         assert session.step(0, last).result() == done
     with pytest.raises(RefusedError, match="seq 6 was answered often enough"):
         session.step(0, last).result()
+    with pytest.raises(RefusedError, match="ended"):
+        session.step(0, RLMAction(text="x")).result()
 
 
 # --- own documents

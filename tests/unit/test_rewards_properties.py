@@ -180,13 +180,6 @@ def test_the_gold_answer_is_an_exact_match_and_its_papers_are_right(world, data)
 # --- properties of the score
 
 
-def values(result: Score) -> list[float]:
-    return [
-        *(result.total, result.precision, result.recall, result.f1, result.paper_f1),
-        *result.components.values(),
-    ]
-
-
 def room(world: World, more: int) -> World:
     """The same world with room for every item: one too many earns nothing, by another rule."""
     return replace(world, settings=world.settings.model_copy(update={"max_items": 2000 + more}))
@@ -267,7 +260,9 @@ ANYTHING = st.recursive(
 def test_any_answer_is_scored_within_bounds(world: World, answer: Any) -> None:
     for given_to_final in (answer, [answer, *world.answer], {"paper_id": answer, "text": "ab"}):
         result = world.score([given_to_final])
-        assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values(result))
+        values = [*result.components.values(), result.total, result.precision, result.recall]
+        values += [result.f1, result.paper_f1]
+        assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values)
         assert tuple(result.components) == COMPONENTS
         located = locate(world.answer, world.papers, world.settings)
         readers = {1: ("ab yes or no?\nabab", given_to_final)}
