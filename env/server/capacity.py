@@ -8,7 +8,7 @@ kept for connections that arrive: where descriptors run out, those without a req
 from __future__ import annotations
 
 from env.cgroups import most_processes
-from env.server.sandbox import TYPICAL_FRAMES, SandboxHost, hard_descriptors, most_workers
+from env.server.sandbox.host import TYPICAL_FRAMES, SandboxHost, hard_descriptors, most_workers
 from env.server.tree import TEXT_BYTES
 from env.settings import DOCUMENT_CHARS, EnvSettings
 

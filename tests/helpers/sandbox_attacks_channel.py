@@ -1,8 +1,8 @@
 """Hostile cells that deceive the host over its channel: one attack each.
 
 Same format as in `sandbox_attacks_outward.py`. `echo(value)` is a sub-call that returns the value
-which the host received. `frame` makes an honest frame; `forge` sends any JSON as one and then
-waits.
+which the host received. `frame` makes an honest frame, `send` sends one and loops, `forge` sends
+any JSON as one.
 """
 
 CHANNEL = r"""
@@ -26,37 +26,26 @@ echo(["x" * 4_000_000] * 15_000)
 ## keys of sixty gigabytes -> exception
 echo([{"x" * 4_000_000: 1}] * 8_000)
 ## garbage -> killed lost
-os.write(3, b"garbage" * 100)
-while True: pass
+send(b"garbage" * 100)
 ## two gigabytes announced -> killed lost
-os.write(3, (2**31 - 1).to_bytes(4, "big"))
-while True: pass
-## half a header -> exit lost
-os.write(3, b"\0\0")
-os._exit(0)
+send((2**31 - 1).to_bytes(4, "big"))
 ## half a frame -> exit lost
 os.write(3, b"\0\0\1\0" + b"x" * 100)
 os._exit(0)
 ## half a frame and a loop -> killed lost
-os.write(3, b"\0\0\1\0" + b"x" * 100)
-while True: pass
+send(b"\0\0\1\0" + b"x" * 100)
 ## forged call -> cpu
-os.write(3, frame("call", NUMBER, {"fn": "llm_query", "prompts": ["x"], "contexts": None}))
-while True: pass
+send(frame("call", NUMBER, {"fn": "llm_query", "prompts": ["x"], "contexts": None}))
 ## forged call of another cell -> killed lost
 forge({"t": "call", "n": NUMBER + 1, "v": None, "b": []})
 ## forged call to the host's own functions -> killed lost
-os.write(3, frame("call", NUMBER, {"fn": "__init__", "prompts": ["x"], "contexts": None}))
-while True: pass
+send(frame("call", NUMBER, {"fn": "__init__", "prompts": ["x"], "contexts": None}))
 ## forged done with the right id -> ok
-os.write(3, frame("done", NUMBER, REPORT))
-while True: pass
+send(frame("done", NUMBER, REPORT))
 ## forged done with a long output -> killed lost
-os.write(3, frame("done", NUMBER, {**REPORT, "stdout": "x" * 100_000}))
-while True: pass
+send(frame("done", NUMBER, {**REPORT, "stdout": "x" * 100_000}))
 ## forged done of a stop that was not -> killed lost
-os.write(3, frame("done", NUMBER, {**REPORT, "error": "stopped"}))
-while True: pass
+send(frame("done", NUMBER, {**REPORT, "error": "stopped"}))
 ## forged ready -> killed lost
 forge({"t": "ready", "n": NUMBER, "v": [], "b": []})
 ## forged sixty gigabytes -> killed lost

@@ -3,7 +3,7 @@
 import pytest
 
 from env.server.capacity import sessions_that_fit
-from env.server.sandbox import most_workers
+from env.server.sandbox.host import most_workers
 from env.server.tree import TEXT_BYTES
 
 
