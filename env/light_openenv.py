@@ -1,7 +1,8 @@
 """Import OpenEnv without gradio, openai and fastmcp, which take longer to import than the rest.
 
 OpenEnv imports gradio for a web page, openai for a judge and fastmcp for tools; this project uses
-none of them. Import this module before `openenv`. A program that uses them itself is unaffected.
+none of them. So `env` takes OpenEnv's classes from here, or imports this module first. A program
+that uses those packages itself is unaffected.
 """
 
 from __future__ import annotations
@@ -53,5 +54,7 @@ def _without_slow_packages() -> Iterator[None]:
 
 
 with _without_slow_packages():
-    import openenv.core.env_server
-    import openenv.core.rubrics  # noqa: F401
+    import openenv.core.rubrics  # noqa: F401  # for `rewards.rubrics`
+    from openenv.core.env_server import create_app as create_app
+    from openenv.core.env_server import types as types
+    from openenv.core.env_server.interfaces import Environment as Environment

@@ -6,14 +6,11 @@ evidence. Neighbours: `env/client.py` sends and receives these, `env/server/` fi
 
 from __future__ import annotations
 
-import env.light_openenv  # noqa: F401  before openenv
-
-# isort: split
 from typing import Annotated, Any, Literal
 
-from openenv.core.env_server.types import Action, Observation, State
-from openenv.core.env_server.types import WSErrorCode as WSErrorCode
 from pydantic import BaseModel, ConfigDict, Field
+
+from env.light_openenv import types
 
 FrameKind = Literal["rlm", "llm"]
 """`rlm`: a frame with a REPL. `llm`: one completion without a REPL (`llm_query`)."""
@@ -27,6 +24,8 @@ StopReason = Literal["final", "max_turns", "truncated", "timeout", "budget", "ov
 
 Finish = Literal["stop", "length", "error"]
 """How the policy's completion ended. `error`: the policy failed, and the episode is void."""
+
+WSErrorCode = types.WSErrorCode
 
 WIRE_VERSION = 3
 """Increased by each change that an older client or server would misread; `/metadata` names it."""
@@ -127,7 +126,7 @@ class ProblemCard(_Wire):
     tier: str | None = None
 
 
-class RLMAction(Action):
+class RLMAction(types.Action):
     """Turns for any number of ready frames; `text` is a shorthand for the first ready one."""
 
     text: str = ""
@@ -136,7 +135,7 @@ class RLMAction(Action):
     """Step number chosen by the client: a repeated number gets the same answer, no new turn."""
 
 
-class RLMObservation(Observation):
+class RLMObservation(types.Observation):
     """Frames that need the policy, and frames that ended since the last observation."""
 
     frames: list[FrameView] = []
@@ -166,7 +165,7 @@ class FrameState(_Wire):
     stop_reason: StopReason | None = None
 
 
-class RLMState(State):
+class RLMState(types.State):
     """The tree, without gold and without texts."""
 
     problem: ProblemCard | None = None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from env.chat_tokens import split_chat_tokens
 from env.models import JSONValue, Message
-from env.settings import LimitSettings, PromptStyle
+from env.settings import EnvSettings, LimitSettings, PromptStyle
 
 _ROOT = {
     "compact": "Find every sentence that answers. Write one repl block.",
@@ -122,57 +122,36 @@ EMPTY_OUTPUT = "(no output)"
 LOST = "error: all variables are gone"
 
 
-def _system(
-    table: dict[str, str], style: PromptStyle, limits: LimitSettings, window: int, budget: bool
-) -> str:
-    text = table[style].format(window=window, **limits.model_dump())
-    return text + _BUDGET if budget and style == "full" else text
+def _system(table: dict[str, str], settings: EnvSettings) -> Message:
+    style, limits = settings.prompt_style, settings.limits
+    text = table[style].format(window=settings.search_window, **limits.model_dump())
+    if limits.tree_tokens is not None and style == "full":
+        text += _BUDGET
+    return Message(role="system", content=text)
 
 
-def root_messages(
-    style: PromptStyle,
-    limits: LimitSettings,
-    window: int,
-    question: str,
-    papers: int,
-    budget: int | None = None,
-) -> list[Message]:
-    """First messages of the root; `budget` is that of its tree in tokens."""
+def root_messages(settings: EnvSettings, question: str, papers: int) -> list[Message]:
+    """First messages of the root."""
     lines = [defuse(question), f"context: {papers} papers"]
-    if budget is not None:
-        lines.append(f"budget: {budget} tokens")
-    return [
-        Message(role="system", content=_system(_ROOT, style, limits, window, budget is not None)),
-        Message(role="user", content="\n".join(lines)),
-    ]
+    if settings.limits.tree_tokens is not None:
+        lines.append(f"budget: {settings.limits.tree_tokens} tokens")
+    return [_system(_ROOT, settings), Message(role="user", content="\n".join(lines))]
 
 
-def child_messages(
-    style: PromptStyle,
-    limits: LimitSettings,
-    window: int,
-    prompt: str,
-    context: JSONValue,
-    budget: bool = False,
-) -> list[Message]:
+def child_messages(settings: EnvSettings, prompt: str, context: JSONValue) -> list[Message]:
     """First messages of a child frame with a REPL.
 
     Args:
-        style: prompt style.
-        limits: limits that a `full` prompt names.
-        window: default window of `search`.
+        settings: prompt style, window of `search`, and limits.
         prompt: words of the parent.
         context: the value it was given.
-        budget: whether its tree has a budget in tokens.
     """
     if isinstance(context, dict):
         kind = f"{len(context)} papers"
     else:
         kind = "none" if context is None else "str"
-    return [
-        Message(role="system", content=_system(_CHILD, style, limits, window, budget)),
-        Message(role="user", content=f"{defuse(prompt)}\ncontext: {kind}"),
-    ]
+    user = Message(role="user", content=f"{defuse(prompt)}\ncontext: {kind}")
+    return [_system(_CHILD, settings), user]
 
 
 def llm_messages(style: PromptStyle, prompt: str) -> list[Message]:

@@ -45,9 +45,8 @@ from agent.training.group_sampling import groups_for
 from agent.training.trainer import TreeGRPOTrainer
 from env import variables
 from env.client import Sessions
+from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
 
 
 def main() -> None:

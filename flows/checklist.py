@@ -110,9 +110,9 @@ def gym_methods() -> tuple[State, str]:
 def reserved_names() -> tuple[State, str]:
     """Whether a function of the REPL has a name that OpenEnv uses."""
     from env.prompts import root_messages
-    from env.settings import LimitSettings
+    from env.settings import EnvSettings
 
-    prompt = root_messages("full", LimitSettings(), 1, "?", 1)[0].content
+    prompt = root_messages(EnvSettings(prompt_style="full"), "?", 1)[0].content
     functions = set(re.findall(r"^- (\w+)\(", prompt, re.M))
     taken = sorted(functions & set(RESERVED))
     return ("open" if taken else "met"), f"{len(functions)} functions, reserved: {taken or 'none'}"

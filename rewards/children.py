@@ -9,7 +9,7 @@ has a limit, beyond which a child has no score, or 0 if it returned too many quo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, islice
@@ -41,17 +41,19 @@ def child_scores(
 ) -> dict[int, float]:
     """Score of each child by frame; -1 to 1.
 
-    An agent has the worth of the spans that it returned, as if the root had quoted them whole, and
-    0 for none; quotes that it invented cost nothing here. A reader that names a passage has the
-    passage's worth, and one that doesn't has its negative, since the opposite reply would have
-    added it. Of several passages the sum counts, divided by the sum of their sizes if that is above
-    1, and the same one once. A reply that neither names anything nor says no is wrong about each,
-    where passages are numbered or the first or last line asks for "yes or no". Passages that
-    readers kept and the root dropped count as quoted: if it takes what stands near the first one, a
-    wrong first one would otherwise be free.
+    | child | what it does | score |
+    |---|---|---|
+    | agent | returns spans | their worth, as if the root had quoted them whole |
+    | agent | returns nothing, or invented quotes | 0 |
+    | reader | names a passage | the passage's worth |
+    | reader | names others, or says no | less the worth, which the opposite would have added |
+    | reader | replies neither | less the size of the worth: it is wrong about each |
+    | reader | is shown several passages | the sum, over that of the sizes if it is above 1 |
+    | reader | is shown what no paper has word for word | none: "no" may be right or wrong |
 
-    A reader has no score if it was shown no passages to choose from, or something that is not in
-    the papers word for word: then "no" might be wrong, or right about nothing.
+    A passage counts once. "Neither" needs numbered passages, or a line that asks for "yes or no".
+    Passages that readers kept and the root dropped count as quoted: if it takes what stands near
+    the first one, a wrong first one would otherwise be free.
 
     Args:
         readers: prompt and reply of each `llm` child.
@@ -69,18 +71,14 @@ def child_scores(
         """Places of a passage, one in gold first."""
         return sorted(_places(passage, papers), key=lambda place: not worth_of.in_gold(place))
 
-    read: dict[int, tuple[set[str], set[str] | None]] = {}
-    for frame, (prompt, answer) in readers.items():
-        for passages, named in choices(prompt, answer):
-            if len(passages) > most:
-                break
-            if all(map(places_of, passages.values())):
-                taken = {passages[number] for number in named or () if number in passages}
-                read[frame] = set(passages.values()), None if named is None else taken
-                break
-    quoted, least = located.retrieved, settings.min_span_chars
-    chosen = {places_of(text)[0] for _, kept in read.values() for text in kept or ()}
-    dropped = {p for p in chosen if p[2] - p[1] >= least and not stretches(quoted, p)}
+    read = {
+        frame: choice
+        for frame, reader in readers.items()
+        if (choice := _choice(*reader, places_of, most))
+    }
+    kept = {places_of(text)[0] for _, named in read.values() for text in named or ()}
+    retrieved, least = located.retrieved, settings.min_span_chars
+    dropped = {p for p in kept if p[2] - p[1] >= least and not stretches(retrieved, p)}
     asked = len({text for shown, _ in read.values() for text in shown})
     if asked * (work + len(dropped) * worth_of.work_of_piece) <= _SEARCHED_CHARS:
         worth_of = _Worth(_joined(located, dropped), evidence, settings)
@@ -91,10 +89,10 @@ def child_scores(
         return worth_of(places, places[:1]) if end - start >= least else 0.0
 
     scores = {}
-    for frame, (shown, kept) in read.items():
+    for frame, (shown, named) in read.items():
         values = {text: worth(text) for text in sorted(shown)}
         total = sum(
-            -abs(v) if kept is None else v if text in kept else -v for text, v in values.items()
+            -abs(v) if named is None else v if text in named else -v for text, v in values.items()
         )
         scores[frame] = total / max(1.0, sum(map(abs, values.values())))
     limit = min(_SEARCHED_CHARS_OF_CHILD, _SEARCHED_CHARS // max(1, len(agents)))
@@ -104,6 +102,26 @@ def child_scores(
         if (len(found) * worth_of.work_of_piece + work) * len(agents) <= _SEARCHED_CHARS:
             scores[frame] = worth_of(found, found, whole=True)
     return scores
+
+
+def _choice(
+    prompt: str, reply: Any, places_of: Callable[[str], Sequence[Alternative]], most: int
+) -> tuple[set[str], set[str] | None] | None:
+    """Passages that a reader was shown, and those it named; None if one is in no paper.
+
+    Args:
+        prompt: its prompt.
+        reply: its reply; it named nothing, not even an empty list, if that is None.
+        places_of: places of a passage in the papers.
+        most: passages at most.
+    """
+    for passages, numbers in choices(prompt, reply):
+        if len(passages) > most:
+            break
+        if all(map(places_of, passages.values())):
+            named = {passages[number] for number in numbers or () if number in passages}
+            return set(passages.values()), None if numbers is None else named
+    return None
 
 
 class _Worth:

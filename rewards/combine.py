@@ -10,14 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewards.efficiency import efficiency, thrift
-from rewards.format import format_compliance
-from rewards.metrics import exact_match, paper_f1
+from rewards.components import Work, efficiency, format_compliance, process_quality
 from rewards.primary import primary_objective
-from rewards.process import process_quality, scale
-from rewards.sentences import ReaderFacts
 from rewards.settings import RewardSettings
-from rewards.spans import Evidence, Located, locate, span_f1
+from rewards.spans import Evidence, Located, exact_match, locate, paper_f1, span_f1
 
 GATE_AT = 0.3
 """Primary objective from which process and format count in full: G = primary / GATE_AT."""
@@ -35,17 +31,13 @@ class EpisodeFacts:
     """Value that the root passed to FINAL, as plain JSON values."""
     answered: bool
     """Whether the root ended with FINAL."""
-    papers_read: frozenset[str]
-    """Papers with evidence of `found.papers_found`, others of `reading.papers_read`."""
     turns: int
     """Turns of all frames."""
     turns_with_error: int
     """Turns without exactly one block or over the CPU limit: the server saw both itself."""
     turns_with_one_block: int
     """Turns of `llm` frames need no block and are included."""
-    sub_calls: int
-    reader: ReaderFacts | None = None
-    """Sentences and tokens of a problem with candidates, in place of papers, turns, sub-calls."""
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -73,22 +65,12 @@ def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) 
         return dict.fromkeys(COMPONENTS, 0.0)
     primary = primary_objective(located, facts.evidence, settings)
     gate = min(1.0, primary / GATE_AT)
-    turns, errors, reader = facts.turns, facts.turns_with_error, facts.reader
-    if reader is None:
-        process = process_quality(
-            facts.papers, facts.evidence, facts.papers_read, turns, errors, gate
-        )
-        thrifty = efficiency(primary, facts.evidence, turns, facts.sub_calls, settings)
-    else:
-        seen = max(0.0, reader.gold_shown - reader.others_shown)
-        # Code finds the candidates: showing them proves nothing without an answer.
-        process = seen * scale(turns, errors, gate, floor=0.0)
-        thrifty = primary * thrift(reader.tokens, reader.par)
+    turns = facts.turns
     return {
         "primary_objective": primary,
-        "process_quality": process,
+        "process_quality": process_quality(facts.work, turns, facts.turns_with_error, gate),
         "format_compliance": format_compliance(turns, facts.turns_with_one_block, gate),
-        "efficiency": thrifty,
+        "efficiency": efficiency(primary, facts.work),
     }
 
 

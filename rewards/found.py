@@ -1,10 +1,10 @@
 """The papers whose evidence children found, as process quality counts them.
 
 Showing a paper proves nothing, whether it is printed, in a prompt or given to an idle child. A
-child that returns the evidence, and little else of what it was given, has found it. Children that
-return most of the papers' text among it, together or between filler, have chosen nothing. A reader
-that is shown numbered passages returns those whose numbers it replies; all readers of an episode
-are one child, because a reader of a single passage can only return all or nothing.
+child that returns the evidence has found it. Returning more than half of what they were given,
+alone or together, counts as no choice. A reader that is shown numbered passages returns those whose
+numbers it replies; all readers of an episode are one child, because a reader of a single passage
+can only return all or nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any
 
-from rewards.numbered import shown_and_named
-from rewards.sentences import lines_shown
+from rewards.numbered import Child, shown_and_named
+from rewards.reading import lines_shown
 from rewards.spans import Evidence, distinct_items, quoted_text
 
 _MOST_RETURNED = 0.5
@@ -22,14 +22,11 @@ _MOST_RETURNED = 0.5
 _TILE = 12
 """Characters of the pieces of papers by which several children are judged together."""
 
-Returned = tuple[Mapping[str, str], Any]
-"""Texts that a child was given, under any keys, and the value that it returned."""
-
 
 def papers_found(
     papers: Mapping[str, str],
     evidence: Evidence,
-    children: Iterable[Returned],
+    children: Iterable[Child],
     min_cover: float,
 ) -> frozenset[str]:
     """Ids of the papers whose evidence a child was given and has returned.

@@ -15,6 +15,8 @@ from typing import Any
 
 from rewards.spans import occurrences
 
+ASKS = "yes or no"
+"""Words by which the first or the last line of a prompt asks about a single passage."""
 _KEY = re.compile(r"^[(\[]?([0-9]{1,4})[)\].:]{0,2}[ \t]", re.MULTILINE)
 """Number at the start of a line: `7 `, `7. `, `7: `, `(7) `, `[7] `."""
 _VERDICT = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
@@ -29,11 +31,11 @@ _PLACES = 50
 _SINGLE = -1
 """Number of the passage of a reader that says yes or no; texts have no such number."""
 
-Reader = tuple[Mapping[str, str], Any]
-"""Text that a child was given, under any key, and the value that it returned."""
+Child = tuple[Mapping[str, str], Any]
+"""Texts that a child was given, under any keys, and the value that it returned."""
 
 
-def shown_and_named(readers: Iterable[Reader]) -> tuple[set[str], set[str]]:
+def shown_and_named(readers: Iterable[Child]) -> tuple[set[str], set[str]]:
     """Passages that readers were shown, and those of them that their replies name.
 
     Args:
@@ -75,7 +77,7 @@ def choices(text: str, answer: Any) -> Iterator[tuple[dict[int, str], set[int] |
 def _asks(text: str) -> list[bool]:
     """Whether the first line of a prompt asks for yes or no, and whether the last one does."""
     lines = text.partition("\n")[0], text.rpartition("\n")[2]
-    return ["yes or no" in line.lower() for line in lines]
+    return [ASKS in line.lower() for line in lines]
 
 
 def _singles(text: str) -> list[str]:

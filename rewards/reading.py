@@ -1,4 +1,4 @@
-"""The papers that were handed to a child or read closely, as process quality counts them."""
+"""The papers and lines that frames were shown, as process quality counts them."""
 
 from __future__ import annotations
 
@@ -68,6 +68,33 @@ def papers_read(
         for at in [at for at in starts if text[at : at + read_chars] in stretches]:
             read |= stretches[text[at : at + read_chars]]
     return frozenset(read)
+
+
+def lines_shown(lines: Collection[str], texts: Iterable[str]) -> set[str]:
+    """The lines that occur in a text.
+
+    The policy writes the texts, and no clock limits this function. So its work grows with their
+    characters and with the number of different lengths of lines, not with the number of lines.
+    """
+    shown: set[str] = set()
+    line_set = set(lines) - {""}
+    if not line_set:
+        return shown
+    head = min(map(len, line_set))
+    lengths: dict[str, set[int]] = {}
+    for line in line_set:
+        lengths.setdefault(line[:head], set()).add(len(line))
+    for text in dict.fromkeys(texts):
+        starts = range(len(text) - head + 1)
+        for at in [at for at in starts if text[at : at + head] in lengths]:
+            parts = (text[at : at + length] for length in lengths[text[at : at + head]])
+            shown.update(part for part in parts if part in line_set)
+    return shown
+
+
+def share(part: Collection[str], shown: Collection[str]) -> float:
+    """Share of a part's lines that were shown; 0 if it has none."""
+    return len(set(part).intersection(shown)) / len(set(part)) if part else 0.0
 
 
 def _occurs(part: str, texts: Iterable[str]) -> bool:

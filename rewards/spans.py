@@ -236,6 +236,11 @@ def right_chars(retrieved: Retrieved, alternatives: Iterable[Alternative]) -> in
     return size({paper_id: merge(intervals) for paper_id, intervals in parts.items()})
 
 
+def gold_sources(evidence: Evidence) -> set[frozenset[str]]:
+    """The sources of the evidence: for each fact, the set of papers that contain it."""
+    return {frozenset(paper_id for paper_id, _, _ in fact) for fact in evidence}
+
+
 def longest(fact: Sequence[Alternative]) -> int:
     """Characters of a fact's longest alternative."""
     return max(end - start for _, start, end in fact)
@@ -284,3 +289,27 @@ def span_f1(retrieved: Retrieved, evidence: Evidence) -> Agreement:
     right = right_chars(retrieved, (alternative for fact in evidence for alternative in fact))
     precision = right / max(1, size(retrieved))
     return Agreement(precision, recall, harmonic(precision, recall))
+
+
+# --- metrics beside the reward: they are reported and never trained on, and have no guards; the
+# cheats that would earn them are in docs/rewards.md
+
+
+def exact_match(located: Located, evidence: Evidence) -> bool:
+    """Whether every fact is covered whole, nothing else is retrieved, and every quote occurs."""
+    retrieved = located.retrieved
+    whole = [[a for a in fact if covered_share(retrieved, a) == 1.0] for fact in evidence]
+    exact = right_chars(retrieved, (a for some in whole for a in some)) == size(retrieved)
+    return all(whole) and exact and not located.misses
+
+
+def paper_f1(retrieved: Retrieved, evidence: Evidence) -> float:
+    """F1 of the papers that contain the answer's spans, in [0, 1].
+
+    Recall counts `gold_sources`: the papers of one fact's alternatives are one source, and any
+    of them finds it. Papers without evidence are wrong.
+    """
+    sources = gold_sources(evidence)
+    hits = sum(1 for source in sources if source & retrieved.keys())
+    wrong = len(retrieved.keys() - {paper_id for source in sources for paper_id in source})
+    return harmonic(hits / max(1, hits + wrong), hits / len(sources))

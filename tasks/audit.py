@@ -20,8 +20,8 @@ from agent.evaluation.statistics import choose_problems
 from agent.policies import baselines
 from agent.policies.scripted import keyword, oracle, random_code
 from agent.rollouts.trajectory import Trajectory
+from env.problems.fields import SyntheticSettings
 from env.problems.schema import Problem
-from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.settings import CHILD_CONTEXT_CHARS
 from rewards.combine import COMPONENTS

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from env.errors import SourceError, SourceUnreachable
+from env.problems.fields import generate
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
 from env.problems.schema import SPLITS as SPLITS
-from env.problems.synthetic import generate
 from tasks import paths
 from tasks.config import prepared
 from tasks.config.params import Params

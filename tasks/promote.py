@@ -257,8 +257,8 @@ def pool(params: Params, seed: int) -> Iterator[Pool]:
         source = f"held-out test problems of the source {params.prepare.source}, also evaluated"
         yield Pool(paths.PROBLEMS, read_specs(paths.TEST), source)
         return
+    from env.problems.fields import generate
     from env.problems.schema import to_row
-    from env.problems.synthetic import generate
     from tasks.prepare import accept, write_parquet
 
     settings = params.prepare.synthetic

@@ -5,7 +5,8 @@ A reader of a single passage says yes or no. That's the form that a small model 
 first: it needs no list to keep apart, and its reply is one decision.
 
 Pure functions of a problem with its gold; `demonstrator.py` plays the plan. Everything that a
-reader is asked and replies is worded here, so that another form is a change of this module.
+reader is asked and replies is worded here; the words that ask for a verdict are those by which
+`rewards.numbered` knows such a prompt.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from env.problems.schema import Problem
 from env.prompts import defuse
 from env.ranking import rank
 from env.settings import PROMPT_CHARS, EnvSettings, PromptStyle
-from rewards.numbered import holds_gold
+from rewards.numbered import ASKS, holds_gold
 from rewards.settings import RewardSettings
 
 TASK = "Reply with the numbers of the passages that help to answer, or none: {question}"
 """First line of a reader's prompt; the numbered passages follow, one after the other."""
 VERDICTS: dict[PromptStyle, str] = {
-    "full": "Does this passage help to answer the question? Reply yes or no: {question}",
-    "compact": "{question} Yes or no?",
+    "full": f"Does this passage help to answer the question? Reply {ASKS}: {{question}}",
+    "compact": f"{{question}} {ASKS.capitalize()}?",
 }
 """Last line of the prompt of a reader that gets a single passage, which comes before it.
 

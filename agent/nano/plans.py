@@ -25,11 +25,10 @@ from typing import Literal, TypeVar
 
 from agent.nano.tokenizer import Conversation
 from env import prompts
-from env.problems.fields import QUESTIONS
+from env.problems.fields import HITS, QUESTIONS
 from env.problems.lexicon import FIELDS, lexicon, untaught
 from env.problems.names import FACTS, SCORES
-from env.problems.settings import HITS
-from env.settings import LimitSettings
+from env.settings import EnvSettings, LimitSettings
 
 _T = TypeVar("_T")
 _LIMITS = LimitSettings()
@@ -174,7 +173,7 @@ class ReadingTalks:
 
     def child(self, method: str, field: str, keep: Kept) -> Conversation:
         """Conversation of a child that has one paper read."""
-        opening = prompts.child_messages("compact", _LIMITS, 0, f"{method} on {field}", "")
+        opening = prompts.child_messages(EnvSettings(), f"{method} on {field}", "")
         asked = 'r = llm_query("\\n".join(s)).split()\n' if keep == "field" else ""
         code = f's = search(context, "{method}")\n{asked}{_ending(keep, field)}'
         return [*(m.model_dump() for m in opening), _written(block(code))]
@@ -184,7 +183,8 @@ class ReadingTalks:
     ) -> Conversation:
         """Conversation of a root."""
         question = rng.choice(QUESTIONS).format(x=method, f=field)
-        opening = prompts.root_messages("compact", _LIMITS, 0, question, papers, budget=plan.budget)
+        limits = _LIMITS.model_copy(update={"tree_tokens": plan.budget})
+        opening = prompts.root_messages(EnvSettings(limits=limits), question, papers)
         count = HITS * papers
         talk = [
             *(m.model_dump() for m in opening),

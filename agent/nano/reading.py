@@ -24,9 +24,8 @@ from agent.nano.settings import NanoSettings
 from agent.nano.slips import with_slip
 from agent.nano.tokenizer import Conversation, render
 from env.problems import names
-from env.problems.fields import BENCHMARK
+from env.problems.fields import BENCHMARK, HITS
 from env.problems.lexicon import FIELDS, strangers, untaught
-from env.problems.settings import HITS
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast

@@ -17,10 +17,83 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from random import Random
 
-from env.problems.lexicon import FIELDS, lexicon, trained_names, untrained
+from pydantic import Field, model_validator
+
+from env.problems.lexicon import FIELDS, MOST, lexicon, trained_names, untrained
 from env.problems.names import COMMON, FACTS, NAMES, RESERVED, SCORES, TITLE
-from env.problems.schema import Fact, Paper, Problem, Span, Split, make_collection, make_paper
-from env.problems.settings import FILLER_NAMES, HITS, SyntheticSettings, gold_sentences
+from env.problems.schema import SPLITS, Fact, Paper, Problem, Span, Split, tier_of
+from env.settings import Settings
+
+FILLER_NAMES = 16
+"""Number of names of a collection that no question asks for."""
+
+HITS = 3
+"""Sentences of a method that a question asks for, in each paper."""
+
+
+def gold_sentences(papers: int) -> int:
+    """Gold sentences of a question: an eighth of the method's sentences."""
+    return max(1, round(HITS * papers / len(FIELDS)))
+
+
+class LevelSettings(Settings):
+    """One difficulty."""
+
+    papers: int = Field(ge=2, le=64, description="papers of one collection")
+    splits: list[Split] = Field(
+        list(SPLITS), min_length=1, description="splits that have problems of this level"
+    )
+
+    @property
+    def gold(self) -> int:
+        """Gold sentences of a question."""
+        return gold_sentences(self.papers)
+
+    @property
+    def distractors(self) -> int:
+        """Sentences of its method that are no gold."""
+        return HITS * self.papers - self.gold
+
+
+class SyntheticSettings(Settings):
+    """Generated problems: the made-up world `fields`, in which nano learns."""
+
+    collections: dict[Split, int] = Field(
+        {"train": 400, "validation": 40, "test": 100},
+        description="collections per split and difficulty",
+    )
+    questions_per_collection: int = Field(3, ge=1, le=7, description="sharing papers")
+    levels: dict[str, LevelSettings] = {
+        "easy": LevelSettings(papers=4),
+        "medium": LevelSettings(papers=8),
+        "hard": LevelSettings(papers=16),
+        "double": LevelSettings(papers=32, splits=["validation"]),
+    }
+    lexicon: int = Field(
+        512,
+        ge=len(FIELDS),
+        le=MOST,
+        multiple_of=len(FIELDS),
+        description="benchmarks that have a field",
+    )
+    seed: int = Field(0, ge=0)
+
+    def levels_of(self, split: Split) -> list[str]:
+        """Names of the levels that have problems in a split, in the order of the settings."""
+        return [name for name, level in self.levels.items() if split in level.splits]
+
+    @model_validator(mode="after")
+    def _lexicon_is_large_enough(self) -> SyntheticSettings:
+        counts = Counter(trained_names(self.lexicon).values())  # by field
+        fewest, most = min(counts.values()), max(counts.values())
+        for name, level in self.levels.items():
+            if level.gold > fewest or level.distractors > counts.total() - most:
+                raise ValueError(
+                    f"level {name!r}: a method has {HITS * level.papers} sentences, each with "
+                    f"another benchmark; raise lexicon {self.lexicon} or lower papers"
+                )
+        return self
+
 
 QUESTIONS = (
     "How well does {x} do on {f}?",
@@ -164,17 +237,27 @@ def write_collection(
         for place, benchmark in enumerate(hits):
             lines[place % level.papers].append((method, benchmark))
     papers = _write_papers(rng, lines, chosen[asked:], list(fields))
-    sentences = [sentences_with(method, papers) for method, _ in topics]
-    asked_for = []
-    for (method, field), candidates in zip(topics, sentences, strict=True):
-        gold = (span for span in candidates if field_of(span.text, settings.lexicon) == field)
-        evidence = [Fact(fact_id=f"f{n}", spans=(span,)) for n, span in enumerate(gold, 1)]
-        asked_for.append((rng.choice(QUESTIONS).format(x=method, f=field), evidence))
-    made = make_collection(settings.seed, split, difficulty, number, papers, asked_for)
-    return [
-        problem.model_copy(update={"candidates": candidates})
-        for problem, candidates in zip(made, sentences, strict=True)
-    ]
+    # The number of gold papers follows from the numbers of collection and question. So ids are
+    # random draws, as expensive to guess from as the texts.
+    ids = Random(f"{settings.seed}/ids/{split}/{difficulty}/{number}")
+    collection_id = f"{split}-{difficulty}-{ids.getrandbits(48):012x}"
+    problems = []
+    for place, (method, field) in zip(ids.sample(range(asked), asked), topics, strict=True):
+        candidates = sentences_with(method, papers)
+        gold = [span for span in candidates if field_of(span.text, settings.lexicon) == field]
+        problem = Problem(
+            problem_id=f"{collection_id}-{place}",
+            collection_id=collection_id,
+            split=split,
+            difficulty=difficulty,
+            tier=tier_of(len({span.paper_id for span in gold})),
+            question=rng.choice(QUESTIONS).format(x=method, f=field),
+            papers=tuple(papers),
+            evidence=tuple(Fact(fact_id=f"f{n}", spans=(s,)) for n, s in enumerate(gold, 1)),
+            candidates=candidates,
+        )
+        problems.append(problem)
+    return problems
 
 
 def _write_papers(
@@ -194,5 +277,29 @@ def _write_papers(
             rng.choice(FACTS).format(x=method, y=benchmark, n=rng.choice(SCORES))
             for method, benchmark in shuffled
         ]
-        papers.append(make_paper(number, TITLE.format(z=rng.choice(others)), written))
+        title = TITLE.format(z=rng.choice(others))
+        text = "\n".join([title, *written])
+        papers.append(Paper(paper_id=f"p{number}", title=title, abstract=written[0], text=text))
     return papers
+
+
+def generate(settings: SyntheticSettings) -> list[Problem]:
+    """Problems of all splits and levels, in a fixed order: the same in every process.
+
+    Args:
+        settings: sizes, levels and the seed.
+
+    Returns:
+        `collections[split] x questions_per_collection` problems for each split and level, without
+        those whose question a later split asks too: names may repeat in large worlds. Each gold
+        span is a whole sentence.
+    """
+    problems = [
+        problem
+        for split in SPLITS
+        for difficulty in settings.levels_of(split)
+        for number in range(settings.collections.get(split, 0))
+        for problem in write_collection(settings, split, difficulty, number)
+    ]
+    asked: dict[str, str] = {problem.question: problem.split for problem in problems}
+    return [problem for problem in problems if asked[problem.question] == problem.split]

@@ -6,8 +6,7 @@ Gold stays on the server: a client only sees the `ProblemCard` of a `Problem`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from random import Random
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -17,6 +16,7 @@ from env.settings import Settings
 from env.settings import Split as Split
 
 Tier = Literal["singleton", "focused", "mid_range", "wide_net"]
+Measure = Literal["papers", "sentences"]
 Level = Literal["easy", "medium", "hard"]
 """Difficulties of the sources `hub` and `files`."""
 
@@ -62,6 +62,11 @@ class Problem(Settings):
     """Sentences among which only a reader can choose; empty where the source knows none."""
 
     @property
+    def measure(self) -> Measure:
+        """How the reward measures work: by sentences where the source declares candidates."""
+        return "sentences" if self.candidates else "papers"
+
+    @property
     def texts(self) -> dict[str, str]:
         """Text of each paper by its id."""
         return {paper.paper_id: paper.text for paper in self.papers}
@@ -77,20 +82,10 @@ class Problem(Settings):
         return {span.paper_id for fact in self.evidence for span in fact.spans}
 
 
-COLUMNS = (
-    "problem_id",
-    "collection_id",
-    "split",
-    "difficulty",
-    "tier",
-    "question",
-    "papers",
-    "evidence",
-)
-"""Columns of a stored row; the last two are JSON text, the others plain strings."""
 CANDIDATES = "candidates"
-"""Another column of JSON text, only in rows whose problem has candidates."""
-
+"""A column of JSON text, only in rows whose problem has candidates."""
+COLUMNS = tuple(name for name in Problem.model_fields if name != CANDIDATES)
+"""Columns of a stored row; the last two are JSON text, the others plain strings."""
 _JSON = ("papers", "evidence", CANDIDATES)
 
 
@@ -122,45 +117,6 @@ def from_row(row: Mapping[str, Any]) -> Problem:
 
 def tier_of(gold_papers: int) -> Tier:
     """1 paper: singleton, 2: focused, 3-4: mid_range, 5 and more: wide_net."""
-    if gold_papers <= 1:
-        return "singleton"
-    if gold_papers == 2:
-        return "focused"
+    if gold_papers <= 2:
+        return "focused" if gold_papers == 2 else "singleton"
     return "mid_range" if gold_papers <= 4 else "wide_net"
-
-
-def make_paper(number: int, title: str, sentences: Sequence[str]) -> Paper:
-    """Generated paper of a title and sentences, one a line; the first sentence is the abstract."""
-    text = "\n".join([title, *sentences])
-    return Paper(paper_id=f"p{number}", title=title, abstract=sentences[0], text=text)
-
-
-def make_collection(
-    seed: int,
-    split: Split,
-    difficulty: str,
-    number: int,
-    papers: Sequence[Paper],
-    questions: Sequence[tuple[str, Sequence[Fact]]],
-) -> list[Problem]:
-    """Problems of one generated collection, one per question with its evidence.
-
-    The number of gold papers follows from the numbers of collection and question. Ids are
-    therefore random draws, as expensive to guess from as the texts.
-    """
-    rng = Random(f"{seed}/ids/{split}/{difficulty}/{number}")
-    collection_id = f"{split}-{difficulty}-{rng.getrandbits(48):012x}"
-    shuffled = rng.sample(range(len(questions)), len(questions))
-    return [
-        Problem(
-            problem_id=f"{collection_id}-{q}",
-            collection_id=collection_id,
-            split=split,
-            difficulty=difficulty,
-            tier=tier_of(len({span.paper_id for fact in evidence for span in fact.spans})),
-            question=question,
-            papers=tuple(papers),
-            evidence=tuple(evidence),
-        )
-        for q, (question, evidence) in zip(shuffled, questions, strict=True)
-    ]

@@ -14,8 +14,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from env.errors import ProblemError, SettingsError
+from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, from_row
-from env.problems.settings import SyntheticSettings
 
 SEEDED = "synthetic, seed "
 """Start of the source of generated problems; the seed follows."""
@@ -82,8 +82,6 @@ class ProblemStore:
     @classmethod
     def generate(cls, settings: SyntheticSettings) -> ProblemStore:
         """Store of the synthetic problems of these settings."""
-        from env.problems.synthetic import generate
-
         return cls(generate(settings), f"{SEEDED}{settings.seed}")
 
     def of_splits(self, splits: Collection[str], with_difficulty: bool = True) -> ProblemStore:

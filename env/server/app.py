@@ -8,9 +8,6 @@ Start one process: with `--workers N`, each of N would take the whole memory bud
 
 from __future__ import annotations
 
-import env.light_openenv  # noqa: F401  before openenv
-
-# isort: split
 import argparse
 import os
 import signal
@@ -23,22 +20,21 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from openenv.core.env_server import create_app
-from openenv.core.env_server.types import ConcurrencyConfig, SchemaResponse
 from starlette.responses import Response
 
 from env.errors import SandboxError, SettingsError
+from env.light_openenv import create_app, types
 from env.models import RLMAction, RLMObservation, RLMState
 from env.server.capacity import capacity
 from env.server.door.connections import Connections, ServerLimits
 from env.server.door.guard import Guard
 from env.server.door.messages import message_bytes
+from env.server.door.origin import SameOrigin
 from env.server.door.requests import RequestLimits, short_errors
 from env.server.door.seats import Seats
 from env.server.environment import NAME, RLMEnvironment, RLMMetadata
 from env.server.page import routes
 from env.server.service import Service, read_problems, read_settings
-from env.web.origin import SameOrigin
 
 
 def build() -> FastAPI:
@@ -75,13 +71,13 @@ def build() -> FastAPI:
         RLMObservation,
         env_name=NAME,
         # The guard ends idle sessions: OpenEnv measures them with a clock that can be set.
-        concurrency_config=ConcurrencyConfig(max_concurrent_envs=settings.env.max_sessions),
+        concurrency_config=types.ConcurrencyConfig(max_concurrent_envs=settings.env.max_sessions),
         state_cls=RLMState,
     )
     # The last one added sees a request first.
     app.add_middleware(Guard, seats, idle_s=settings.env.idle_timeout_s, message_bytes=size)
     app.add_middleware(RequestLimits)
-    app.add_middleware(SameOrigin, settings.env.allowed_hosts, "env.allowed_hosts")
+    app.add_middleware(SameOrigin, settings.env.allowed_hosts)
     app.state.connections = connections
     app.add_exception_handler(RequestValidationError, short_errors)
     app.router.on_startup.insert(0, start)
@@ -96,7 +92,7 @@ def build() -> FastAPI:
     ]
     schemas: list[str] = []
 
-    @app.get("/schema", tags=["Schema"], response_model=SchemaResponse)
+    @app.get("/schema", tags=["Schema"], response_model=types.SchemaResponse)
     async def schema() -> Response:
         """JSON schemas of the messages."""
         if not schemas:

@@ -8,15 +8,14 @@ kept for connections that arrive: where descriptors run out, those without a req
 from __future__ import annotations
 
 from env.cgroups import most_processes
-from env.server.sandbox import TYPICAL_FRAMES, SandboxHost, hard_descriptors, most_workers
+from env.server.sandbox.host import TYPICAL_FRAMES, SandboxHost, hard_descriptors, most_workers
 from env.server.tree import TEXT_BYTES
-from env.settings import DOCUMENT_CHARS, TEMPLATES, EnvSettings
+from env.settings import DOCUMENT_CHARS, EnvSettings
 
 
 def sessions_that_fit(
     setting: int,
     descriptors: int | None,
-    templates: int,
     memory_budget_mb: float | None,
     typical_episode_mb: float | None,
     document_chars: int = 0,
@@ -27,19 +26,18 @@ def sessions_that_fit(
     Args:
         setting: `env.max_sessions`.
         descriptors: hard limit of open files; None if unlimited.
-        templates: `TEMPLATES`; each holds a descriptor.
         memory_budget_mb: memory for all living REPLs; None if it has no limit.
         typical_episode_mb: memory of a typical episode; None if unknown.
         document_chars: `DOCUMENT_CHARS` where clients bring their own papers, else 0.
         processes: limit of processes and threads; None without one.
     """
     fits = [(setting, "env.max_sessions")]
-    workers = most_workers(descriptors, templates)
-    if workers is not None:
-        fits.append((workers // TYPICAL_FRAMES, f"its hard limit of {descriptors} open files"))
-    of_processes = most_workers(None, templates, processes)
-    if of_processes is not None:
-        fits.append((of_processes // TYPICAL_FRAMES, f"its limit of {processes} processes"))
+    for workers, reason in (
+        (most_workers(descriptors), f"its hard limit of {descriptors} open files"),
+        (most_workers(None, processes), f"its limit of {processes} processes"),
+    ):
+        if workers is not None:
+            fits.append((workers // TYPICAL_FRAMES, reason))
     if memory_budget_mb is not None and typical_episode_mb is not None:
         of_memory = int(memory_budget_mb / typical_episode_mb)
         fits.append((of_memory, f"its budget of {memory_budget_mb:.0f} MB for REPLs"))
@@ -56,7 +54,6 @@ def capacity(settings: EnvSettings, host: SandboxHost) -> tuple[int, str]:
     return sessions_that_fit(
         settings.max_sessions,
         hard_descriptors(),
-        TEMPLATES,
         host.budget_mb,
         host.typical_mb,
         DOCUMENT_CHARS if settings.allow_documents else 0,

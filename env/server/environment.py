@@ -7,9 +7,6 @@ sentence, because the text of an exception may contain gold. Neighbours: `tree.p
 
 from __future__ import annotations
 
-import env.light_openenv  # noqa: F401  before openenv
-
-# isort: split
 import json
 import logging
 import secrets
@@ -18,10 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import EnvironmentMetadata
-
 from env.errors import ProblemError, RefusedError, SandboxError
+from env.light_openenv import Environment, types
 from env.models import (
     WIRE_VERSION,
     AnswerMetrics,
@@ -72,7 +67,7 @@ _CARD = ("problem_id", "collection_id", "difficulty", "split")
 """Fields of a problem's card that come from its row."""
 
 
-class RLMMetadata(EnvironmentMetadata):
+class RLMMetadata(types.EnvironmentMetadata):
     """OpenEnv's metadata, and the facts that a run records about its environment."""
 
     wire_version: int
@@ -149,9 +144,9 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
                 raise RefusedError(
                     "reset takes problem_id, or split, difficulty and seed, or question and papers"
                 )
-            _check_episode_id(episode_id)
             texts = {"split": split, "difficulty": difficulty, "question": question}
-            _check_types(seed, texts | {"problem_id": problem_id, "owner_key": owner_key})
+            texts |= {"problem_id": problem_id, "owner_key": owner_key}
+            _check_types(seed, episode_id, texts)
             service = self._service()
             env, problems = service.settings.env, service.problems_for(owner_key)
             problem = None
@@ -334,42 +329,27 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         reward = self.rubric(None, facts)
         score = self.rubric.score
         assert score is not None
+        frame_scores: dict[int, float] = {}
+        if tree.answered:  # without an answer, no child could have changed it
+            kinds = {"llm": ("final", "truncated"), "rlm": ("final",)}
+            ended = [f for f in tree.children if f.stop_reason in kinds[f.kind]]
+            readers = {f.number: (f.prompt, f.answer) for f in ended if f.kind == "llm"}
+            agents = {f.number: f.answer for f in ended if f.kind == "rlm"}
+            of_root = tree.papers, score.located, facts.evidence
+            frame_scores = child_scores(readers, agents, *of_root, settings)
         return {
             "reward": reward,
             "components": score.components,
             "metrics": AnswerMetrics.model_validate(score, from_attributes=True),
-            # Without an answer, no child could have changed it.
-            "frame_scores": child_scores(
-                {
-                    frame.number: (frame.prompt, frame.answer)
-                    for frame in tree.children
-                    if frame.kind == "llm" and frame.stop_reason in ("final", "truncated")
-                },
-                {
-                    frame.number: frame.answer
-                    for frame in tree.children
-                    if frame.kind == "rlm" and frame.stop_reason == "final"
-                },
-                tree.papers,
-                score.located,
-                facts.evidence,
-                settings,
-            )
-            if tree.answered
-            else {},
+            "frame_scores": frame_scores,
         }
 
 
-def _check_episode_id(value: JSONValue) -> None:
-    """Raise RefusedError unless `state` can report it."""
-    if value is None:
-        return
-    if not isinstance(value, str) or len(value) > _ID_CHARS or not value.isprintable():
+def _check_types(seed: JSONValue, episode_id: JSONValue, texts: Mapping[str, JSONValue]) -> None:
+    """Raise RefusedError unless the arguments of `reset` have the types of its signature."""
+    name = "" if episode_id is None else episode_id
+    if not isinstance(name, str) or len(name) > _ID_CHARS or not name.isprintable():
         raise RefusedError(f"episode_id must be a printable text, at most {_ID_CHARS} characters")
-
-
-def _check_types(seed: JSONValue, texts: Mapping[str, JSONValue]) -> None:
-    """Raise RefusedError unless these arguments of `reset` have the types of its signature."""
     if not isinstance(seed, int | None):
         raise RefusedError("seed must be a whole number")
     for name, value in texts.items():

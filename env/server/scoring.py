@@ -24,9 +24,9 @@ from env.problems.schema import Problem
 from env.server.tree import Tree
 from env.server.tree.frame import texts_of
 from rewards.combine import EpisodeFacts
+from rewards.components import Work, by_papers, by_sentences
 from rewards.found import papers_found
-from rewards.reading import papers_read
-from rewards.sentences import ReaderFacts, lines_shown, share
+from rewards.reading import lines_shown, papers_read, share
 from rewards.settings import RewardSettings
 
 _DIGITS = 2
@@ -35,39 +35,35 @@ _NOTHING = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "exact_match": False, "p
 
 
 def episode_facts(tree: Tree, problem: Problem, settings: RewardSettings) -> EpisodeFacts:
-    """Facts that the server received and counted, of a tree that has ended.
-
-    A paper without evidence is read if it was shown to a frame or given to a child. One with
-    evidence is read if a child returned the evidence.
-    """
-    evidence, counters = problem.places, tree.counters
-    reader, read = None, frozenset[str]()
-    if problem.candidates:
-        reader = _reader_facts(tree, problem)
-    else:
-        texts = [
-            *tree.shown,
-            *(text for frame in tree.children for text in texts_of(frame.context)),
-        ]
-        shown = papers_read(tree.papers, texts, settings.read_chars, problem.gold_papers)
-        children = ((f.given, f.answer) for f in tree.children if f.stop_reason == "final")
-        gold_read = papers_found(tree.papers, evidence, children, settings.min_cover)
-        read = shown - problem.gold_papers | gold_read
+    """Facts that the server received and counted, of a tree that has ended."""
+    counters = tree.counters
     return EpisodeFacts(
         papers=tree.papers,
-        evidence=evidence,
+        evidence=problem.places,
         answer=tree.answer,
         answered=tree.answered,
-        papers_read=read,
         turns=counters.turns,
         turns_with_error=tree.failed_turns,
         turns_with_one_block=counters.turns - counters.format_errors,
-        sub_calls=counters.sub_calls,
-        reader=reader,
+        work=MEASURES[problem.measure](tree, problem, settings),
     )
 
 
-def _reader_facts(tree: Tree, problem: Problem) -> ReaderFacts:
+def _by_papers(tree: Tree, problem: Problem, settings: RewardSettings) -> Work:
+    """A paper without evidence is read if it was shown to a frame or given to a child.
+
+    One with evidence is read if a child returned the evidence.
+    """
+    gold, counters = problem.gold_papers, tree.counters
+    texts = [*tree.shown, *(text for frame in tree.children for text in texts_of(frame.context))]
+    shown = papers_read(tree.papers, texts, settings.read_chars, gold)
+    children = ((f.given, f.answer) for f in tree.children if f.stop_reason == "final")
+    found = papers_found(tree.papers, problem.places, children, settings.min_cover)
+    used = counters.turns + counters.sub_calls
+    return by_papers(tree.papers, problem.places, shown - gold | found, used, settings)
+
+
+def _by_sentences(tree: Tree, problem: Problem, settings: RewardSettings) -> Work:
     """Sentences that were shown, one a line, and tokens.
 
     A child's context is not shown until the child prints it or writes it into a prompt.
@@ -76,12 +72,12 @@ def _reader_facts(tree: Tree, problem: Problem) -> ReaderFacts:
     others = {line for text in tree.papers.values() for line in text.split("\n")} - candidates
     gold = {span.text for fact in problem.evidence for span in fact.spans}
     shown = lines_shown(gold | others, tree.shown)
-    return ReaderFacts(
-        gold_shown=share(gold, shown),
-        others_shown=share(others, shown),
-        candidates=len(problem.candidates),
-        tokens=tree.tokens,
-    )
+    counts = len(problem.candidates), tree.tokens
+    return by_sentences(share(gold, shown), share(others, shown), *counts)
+
+
+MEASURES = {"papers": _by_papers, "sentences": _by_sentences}
+"""How the work of an episode is measured, by `Problem.measure`."""
 
 
 class ScoringTurns:

@@ -22,13 +22,13 @@ from pydantic import SecretStr, ValidationError
 from env import variables
 from env.embedding import order_of
 from env.errors import RefusedError, SettingsError
-from env.problems.settings import SyntheticSettings
+from env.problems.fields import SyntheticSettings
 from env.problems.store import SEEDED, ProblemStore
 from env.server.sandbox import SandboxHost
 from env.server.scoring import ScoringTurns
 from env.settings import EnvSettings, Settings
 from env.variables import DATA, DATASET, DATASET_REVISION, DATASET_TOKEN, SEED, SETTINGS
-from rewards.efficiency import LIMIT_FACTOR, par
+from rewards.components import LIMIT_FACTOR, par_of_papers
 from rewards.settings import RewardSettings
 
 _SECRET = "synthetic, secret seed"
@@ -157,7 +157,7 @@ def check_budget(settings: ServerSettings, gold_papers: int) -> None:
     if not gold_papers:
         return
     limits = settings.env.limits
-    needed = LIMIT_FACTOR * par(gold_papers, settings.rewards)
+    needed = LIMIT_FACTOR * par_of_papers(gold_papers, settings.rewards)
     budget = limits.max_frames * limits.max_turns + limits.max_frames - 1
     if budget < needed:
         raise SettingsError(
@@ -191,7 +191,7 @@ class Service:
         self.settings = settings
         self.problems = problems
         self.scoring = ScoringTurns()
-        self._order = order_of(settings.env.rank)  # loads the model before anybody waits for it
+        order_of(settings.env.rank)  # loads the model before anybody waits for it
         self._relieve = relieve
         self._open = problems
         if settings.env.splits is not None:
@@ -213,17 +213,8 @@ class Service:
         """
         with self._lock:
             if self._host is None:
-                env = self.settings.env
-                self._host = SandboxHost(
-                    env.limits,
-                    env.sandbox,
-                    env.search_window,
-                    env.passage_chars,
-                    self.settings.rewards.min_span_chars,
-                    env.memory_mb,
-                    self._relieve,
-                    ordered=self._order is not None,
-                )
+                least = self.settings.rewards.min_span_chars
+                self._host = SandboxHost(self.settings.env, least, self._relieve)
             return self._host
 
     def problems_for(self, owner_key: str | None = None) -> ProblemStore:

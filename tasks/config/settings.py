@@ -12,8 +12,8 @@ from pydantic import Field
 
 from agent.nano.settings import NanoSettings
 from agent.settings import LEAST_PROBLEMS, SftSettings, TemplateArguments
+from env.problems.fields import SyntheticSettings
 from env.problems.schema import Level, Split
-from env.problems.settings import SyntheticSettings
 from env.settings import Settings
 from tasks.data.settings import FilesSettings, HubSettings, SplitSettings
 

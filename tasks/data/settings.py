@@ -1,6 +1,6 @@
 """Settings of the sources `files` and `hub`: `prepare.files`, `hub` and `splits`.
 
-The generator's settings are in `env/problems/settings.py`, because the server reads them too.
+The generator's settings are in `env/problems/fields.py`, because the server reads them too.
 """
 
 from __future__ import annotations

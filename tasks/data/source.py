@@ -1,6 +1,6 @@
 """Result types of the sources that `tasks/prepare.py` reads: problems and rejected rows.
 
-The sources are `env/problems/synthetic.py`, `hub.py` and `files.py`. `drafts.py` makes problems of
+The sources are `env/problems/fields.py`, `hub.py` and `files.py`. `drafts.py` makes problems of
 the rows that the last two read.
 """
 

@@ -260,6 +260,8 @@ def test_whatever_a_worker_sends_is_a_message_or_refused(examples: int) -> None:
 CODE = st.sampled_from(
     (
         *("x = 1", "print(7)", "1 / 0", "x = (", "while True: pass", "import os; os._exit(3)"),
+        *("FINAL({1: {2: (3, {4})}})", "FINAL(lambda: 1)", "FINAL('x' * 1_000_000)"),
+        "FINAL({'paper_id': 'p1', 'start': -5, 'end': 10**15})",
         *("FINAL([])", "FINAL(['a'])", "FINAL(context)", "FINAL(float('nan'))", "FINAL('\\ud800')"),
         "FINAL([['a' * 100_000] * 60] * 4)",
         "v = []\nfor _ in range(62): v = [v]\nFINAL(v)",

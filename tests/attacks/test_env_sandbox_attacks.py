@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -27,21 +28,28 @@ from helpers.sandbox_attacks import (
 from helpers.sandbox_events import done
 
 from env.server.sandbox import Repl, SandboxHost, SubCall
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
     os.environ["RLM_TEST_SECRET"] = SECRET
-    host = SandboxHost(LIMITS, SandboxSettings())
-    yield host
-    host.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as host:
+        yield host
     del os.environ["RLM_TEST_SECRET"]
 
 
 @pytest.fixture(scope="module")
 def neighbour(host: SandboxHost) -> Repl:
     return open_neighbour(host)
+
+
+@pytest.fixture
+def repl(host: SandboxHost) -> Iterator[Repl]:
+    """A REPL with the helpers that attacks use."""
+    with closing(host.open("")) as repl:
+        prepare(repl, host._zygote.pid)
+        yield repl
 
 
 @pytest.mark.timeout(60)
@@ -128,24 +136,18 @@ def test_settings_cannot_switch_the_filter_off() -> None:
 # --- what the table cannot say
 
 
-def test_a_forged_done_only_confuses_the_cells_own_repl(host: SandboxHost) -> None:
-    repl = host.open("")
-    prepare(repl, host._zygote.pid)
+def test_a_forged_done_only_confuses_the_cells_own_repl(repl: Repl) -> None:
     (code,) = ATTACKS["channel: forged done with the right id"].cells
     assert done(repl.run(code)).error is None
     assert done(repl.run("print('honest')")).error in ("cpu", "killed")
     assert done(repl.run("print('honest')")).stdout == "honest\n"
-    repl.close()
 
 
-def test_a_forged_call_is_a_call(host: SandboxHost) -> None:
+def test_a_forged_call_is_a_call(repl: Repl) -> None:
     """It could have made it anyway; the host counts and answers it like any other."""
-    repl = host.open("")
-    prepare(repl, host._zygote.pid)
     (code,) = ATTACKS["channel: forged call"].cells
     assert repl.run(code) == SubCall("llm_query", ["x"], None)
     assert done(repl.resume("y" * 5_000_000)).error in ("cpu", "killed")
-    repl.close()
 
 
 @pytest.mark.parametrize(
@@ -156,8 +158,6 @@ def test_a_forged_call_is_a_call(host: SandboxHost) -> None:
     ],
     ids=["flood", "crash"],
 )
-def test_a_flood_of_finals_is_cut_short_and_one_survives_a_crash(host, code, final):
-    repl = host.open("")
+def test_a_flood_of_finals_is_cut_short_and_one_survives_a_crash(repl, code, final):
     result = done(repl.run(code))
     assert (result.error, result.final) == ("killed", final)
-    repl.close()

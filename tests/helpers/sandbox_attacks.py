@@ -25,7 +25,7 @@ from pyseccomp import Arch, resolve_syscall
 
 from env.errors import SandboxError
 from env.server.sandbox import UNSET, CellDone, Repl, SandboxHost, SubCall
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings
 from helpers import sandbox_attacks_channel as channel
 from helpers import sandbox_attacks_inward as inward
 from helpers import sandbox_attacks_outward as outward
@@ -90,7 +90,9 @@ def echo(value):
     return rlm_query("q", value)
 def forge(header):
     data = header.encode() if isinstance(header, str) else json.dumps(header).encode()
-    os.write(3, struct.pack("!II", 4 + len(data), len(data)) + data)
+    send(struct.pack("!II", 4 + len(data), len(data)) + data)
+def send(data):
+    os.write(3, data)
     while True: pass
 worker = FINAL.__self__._finish.__self__
 frame = sys.modules[type(worker).__module__.rpartition(".")[0] + ".channel"].frame
@@ -274,7 +276,7 @@ def main() -> None:
     """Play ORDINARY, with `--all` every attack, with `--unfiltered` CONTROL without the filter."""
     unfiltered = "--unfiltered" in sys.argv
     os.environ["RLM_TEST_SECRET"] = SECRET
-    host = (UnfilteredHost if unfiltered else SandboxHost)(LIMITS, SandboxSettings())
+    host = (UnfilteredHost if unfiltered else SandboxHost)(EnvSettings(limits=LIMITS))
     neighbour = open_neighbour(host)
     assert neighbour._worker is not None
     status = Path(f"/proc/{neighbour._worker.pid}/status").read_text()

@@ -4,8 +4,6 @@ Same format as in `sandbox_attacks_outward.py`; `# next cell` begins another cel
 """
 
 CPU = r"""
-## endless loop -> cpu
-while True: pass
 ## swallows BaseException -> cpu lost
 def f(): sum(i for i in range(10**9))
 while True:
@@ -22,8 +20,6 @@ time.sleep(10**6)
 ## sleep by select -> refused
 import select
 select.select([], [], [], 0.2)
-## sleep by the kernel -> refused
-native("nanosleep", bytes(8) + (2 * 10**8).to_bytes(8, "little"), 0)
 ## sleep on a lock -> ok
 import threading
 lock = threading.Lock()
@@ -70,8 +66,6 @@ with ThreadPoolExecutor(8) as pool:
 """
 
 MEMORY = r"""
-## one huge text -> memory
-x = "a" * 10**9
 ## growth loop -> memory lost, cpu, cpu lost
 x = []
 while True: x.append("a" * 10**6 + str(len(x)))
@@ -107,14 +101,10 @@ while True: bomb = zlib.decompress(bomb, bufsize=10**8)
 """
 
 OUTPUT = r"""
-## flood of one gigabyte -> ok, cpu
-for _ in range(1000): print("x" * 10**6)
 ## endless prints -> cpu
 while True: print("x" * 10**6)
 ## endless empty writes -> cpu
 while True: sys.stdout.write("")
-## errors' stream -> cpu
-while True: sys.stderr.write("x")
 ## one huge print -> memory
 print("a" * 200_000_000)
 ## a huge echo -> ok
@@ -123,16 +113,12 @@ print("a" * 200_000_000)
 raise ValueError("a" * 10_000_000)
 ## a huge name -> ok
 globals()["a" * 1_000_000] = 1
-## ten thousand names -> ok
-globals().update({f"a{i}": i for i in range(10_000)})
 ## long lines in a traceback -> exception
 exec("1 / 0" + " " * 1_000_000)
 ## raw standard input -> refused
 os.read(0, 1)
-## raw standard output -> refused
-os.write(1, b"x")
 ## raw other descriptors -> ok
-for fd in [2, *range(4, 70), 1000]:
+for fd in [1, 2, *range(4, 70), 1000]:
     refused(os.write, fd, b"x")
 ## C's own printf -> ok
 libc.printf(b"ESCAPED")
@@ -149,8 +135,6 @@ def f(x): return f([x])
 f(1)
 ## nested source -> exception
 eval("(" * 5000 + ")" * 5000)
-## nested operators -> memory, exception
-eval("-" * 100_000 + "1")
 ## huge number as source -> exception
 eval("1" * 100_000)
 ## NFKC identifiers -> refused
@@ -264,8 +248,6 @@ resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
 refused(native, "prlimit64", 0, 7, (1000).to_bytes(8, "little") * 2, 0)
 refused(os.setuid, 0)
 refused(os.setgroups, [0])
-## dumpable again -> refused
-native("prctl", 4, 1, 0, 0, 0)
 ## umask -> exception
 os.umask(0)
 """

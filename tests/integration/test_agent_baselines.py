@@ -8,9 +8,8 @@ from statistics import fmean
 import pytest
 
 from agent.policies import baselines
+from env.problems.fields import LevelSettings, SyntheticSettings, generate
 from env.problems.schema import Problem
-from env.problems.settings import LevelSettings, SyntheticSettings
-from env.problems.synthetic import generate
 
 SIZES = (4, 16)
 LINES = (baselines.keyword_search, baselines.every_sentence, baselines.method_and_field)

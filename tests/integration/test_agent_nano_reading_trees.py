@@ -15,10 +15,9 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
-from env.problems.fields import BENCHMARK, read_question
+from env.problems.fields import BENCHMARK, LevelSettings, read_question
 from env.problems.lexicon import untaught
 from env.problems.schema import Problem
-from env.problems.settings import LevelSettings
 from env.problems.store import ProblemStore
 from tasks.config import resolve
 from tasks.config.params import Params

@@ -16,7 +16,7 @@ from env.client import Sessions
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.server.tree.budget import TURN_TOKENS, needed
-from rewards.sentences import expert_tokens
+from rewards.components import par_of_candidates
 from tasks.config.params import Params
 
 LEVELS = ("easy", "medium", "hard")
@@ -36,9 +36,7 @@ def sessions(server_url: str) -> Iterator[Sessions]:
 
 def tokens(params: Params, problem: Problem, episode: Trajectory) -> int:
     """Tokens of the tree beyond the root's first messages."""
-    env = params.env
-    asked = (problem.question, len(problem.papers))
-    first = prompts.root_messages(env.prompt_style, env.limits, env.search_window, *asked)
+    first = prompts.root_messages(params.env, problem.question, len(problem.papers))
     return episode.counters.tokens - (needed(first) - TURN_TOKENS)
 
 
@@ -56,7 +54,7 @@ def test_readers_of_four_sentences_find_all_gold_at_par(
         assert len(episode.frames) == 1 + readers
         assert episode.components["process_quality"] == 1.0
         if ask == "llm_query":  # the expert's own way
-            par = expert_tokens(len(problem.candidates))
+            par = par_of_candidates(len(problem.candidates))
             assert tokens(server_params, problem, episode) == pytest.approx(par, rel=0.05)
             assert episode.components["efficiency"] > 0.97
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from helpers.sandbox_events import call, done
@@ -10,7 +11,7 @@ from helpers.sandbox_events import call, done
 from env import ranking
 from env.errors import SandboxError
 from env.server.sandbox import UNSET, Repl, SandboxHost, SubCall
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 PAPERS = {
     "p1": "A study of Zolpir.\nKalvot scores 31 on Mirbex.\nOn Tanfud, Kalvot gets 44.",
@@ -22,9 +23,8 @@ LIMITS = LimitSettings(cell_cpu_s=0.4, cell_wall_s=20, memory_mb=64, observation
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    host = SandboxHost(LIMITS, SandboxSettings(running_cells=4))
-    yield host
-    host.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as host:
+        yield host
 
 
 @pytest.fixture
@@ -118,19 +118,17 @@ def test_papers_and_parts(repl: Repl) -> None:
 
 
 def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
-    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=15)
-    repl = host.open(PAPERS)
     asked = "How accurate is Kalvot on Mirbex?"
     ranked = ranking.rank(PAPERS, asked, 2, chars=40, least=15)
     found = [list(pair) for pair in ranking.near(PAPERS, ranked, 999)]
-    assert done(repl.run(f"FINAL(near(context, rank(context, {asked!r}, 2), 999))")).final == found
     assert found[0] == ["p1", "Kalvot scores 31 on Mirbex."]
-    repl.close()
-    host.close()
+    code = f"FINAL(near(context, rank(context, {asked!r}, 2), 999))"
+    with closing(SandboxHost(EnvSettings(limits=LIMITS, passage_chars=40), 15)) as host:
+        assert done(host.open(PAPERS).run(code)).final == found
 
 
 def test_rank_asks_the_server_for_its_order() -> None:
-    host = SandboxHost(LIMITS, SandboxSettings(), passage_chars=40, span_chars=20, ordered=True)
+    host = SandboxHost(EnvSettings(limits=LIMITS, passage_chars=40, rank="minilm"), span_chars=20)
     repl = host.open({"p": "Kalvot rose at dawn.\n\nNobody else had slept."})
     asked = call(repl.run("found = rank(context, 'Who?', 1)\nFINAL(found)"))
     assert asked == SubCall(
@@ -207,7 +205,7 @@ FINAL([ask(llm_query_and(1)) if False else out, [rlm_query("x") for _ in range(2
 
 def test_nine_repls_deep() -> None:
     """Suspended cells may exceed the limit of running ones: a sub-call frees its slot."""
-    host = SandboxHost(LIMITS, SandboxSettings(running_cells=1))
+    host = SandboxHost(EnvSettings(limits=LIMITS, sandbox=SandboxSettings(running_cells=1)))
     chain = [host.open({}) for _ in range(9)]
     for repl in chain[:-1]:
         call(repl.run("FINAL([rlm_query('deeper')])"))
@@ -293,7 +291,3 @@ def test_memory_is_limited_and_small_variables_stay(repl: Repl) -> None:
     assert (result.error, result.variables_lost) == ("memory", False)
     assert result.traceback.endswith("MemoryError")
     assert done(repl.run("x")).stdout == "1\n"
-
-
-def test_sleep_is_refused(repl: Repl) -> None:
-    assert "sleep" in done(repl.run("import time\ntime.sleep(1)")).traceback

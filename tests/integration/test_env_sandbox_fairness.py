@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from env.server.sandbox import host as host_module
 from env.server.sandbox import repl as repl_module
 from env.server.sandbox.process import WorkerProcess
 from env.server.sandbox.usage import private, usage
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=0.6, cell_wall_s=2.0, memory_mb=96)
 HOLD = "x = 'a' * 70_000_000"
@@ -27,16 +28,15 @@ POOL = ThreadPoolExecutor(16)
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[SandboxHost]:
-    box = SandboxHost(LIMITS, SandboxSettings(running_cells=2))
-    yield box
-    box.close()
+    settings = EnvSettings(limits=LIMITS, sandbox=SandboxSettings(running_cells=2))
+    with closing(SandboxHost(settings)) as box:
+        yield box
 
 
 @pytest.fixture(scope="module")
 def small_host() -> Iterator[SandboxHost]:
-    small = SandboxHost(LIMITS, SandboxSettings(), memory_mb=512)
-    yield small
-    small.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS, memory_mb=512))) as small:
+        yield small
 
 
 @pytest.fixture
@@ -161,15 +161,13 @@ def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
 ) -> None:
     monkeypatch.setattr(repl_module, "_GIVE_UP_S", 2.0)
     limits = LIMITS.model_copy(update={"cell_cpu_s": 5.0, "cell_wall_s": 20.0})
-    single = SandboxHost(limits, SandboxSettings(running_cells=1))
-    try:
+    settings = EnvSettings(limits=limits, sandbox=SandboxSettings(running_cells=1))
+    with closing(SandboxHost(settings)) as single:
         loop = POOL.submit(single.open("", session="loop").run, "while True: pass")
         time.sleep(0.3)
         sleeper = POOL.submit(single.open("", session="sleeper").run, LATER)
         assert error_of(sleeper.result()) == "killed"
         assert not loop.done()
-    finally:
-        single.close()
     with pytest.raises(SandboxError):
         loop.result()
 
@@ -224,11 +222,8 @@ def test_workers_of_one_session_take_no_neighbours_descriptors(
 
 def test_processes_of_a_container_limit_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "most_processes", lambda: 100)
-    crowded = SandboxHost(LIMITS, SandboxSettings())
-    try:
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as crowded:
         greedy = [crowded.open("", session="greedy") for _ in range(18)]
         honest = crowded.open("", session="honest")
         assert error_of(honest.run("1")) is None
         assert [error_of(repl.run("1")) for repl in greedy].count("evicted") >= 1
-    finally:
-        crowded.close()

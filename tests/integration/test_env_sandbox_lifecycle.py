@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from helpers.sandbox_events import below, is_gone, left, pid_of, wait_for
 
 from env.errors import SandboxError
 from env.server.sandbox import SandboxHost, SubCall, host
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,9 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[SandboxHost]:
-    shared = SandboxHost(LIMITS, SandboxSettings())
-    yield shared
-    shared.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as shared:
+        yield shared
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_nothing_is_left_after_many_crashes(
     cycles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    box = SandboxHost(LIMITS, SandboxSettings())
+    box = SandboxHost(EnvSettings(limits=LIMITS))
     gc.collect()
     before = left()
     for turn in range(cycles):
@@ -85,7 +85,7 @@ def test_nothing_is_left_after_many_crashes(
 def test_closing_a_host_ends_everything() -> None:
     gc.collect()
     before = left()
-    box = SandboxHost(LIMITS, SandboxSettings())
+    box = SandboxHost(EnvSettings(limits=LIMITS))
     repls = [box.open("") for _ in range(5)]
     repls[0].run("llm_query('a')")
     assert len(below(os.getpid()) - before) == 6
@@ -112,8 +112,8 @@ def test_nothing_outlives_a_killed_server() -> None:
     code = """
 import os, sys, time
 from env.server.sandbox import SandboxHost
-from env.settings import LimitSettings, SandboxSettings
-host = SandboxHost(LimitSettings(cell_cpu_s=100, cell_wall_s=100), SandboxSettings())
+from env.settings import EnvSettings, LimitSettings
+host = SandboxHost(EnvSettings(limits=LimitSettings(cell_cpu_s=100, cell_wall_s=100)))
 large = {"p": "x" * 200_000}
 idle, busy = host.open(""), host.open(large, "a template")
 print(host._zygote.pid, idle._worker.pid, busy._worker.pid, flush=True)
@@ -170,7 +170,7 @@ with Sandbox(context={{"p": "Kalvot is. The kalvot was.\\nMirbex"}}) as repl:
 def test_without_libseccomp_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
     with pytest.raises(SandboxError, match="apt-get install libseccomp2"):
-        SandboxHost(LIMITS, SandboxSettings())
+        SandboxHost(EnvSettings(limits=LIMITS))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_filter_that_does_not_hold_stops_the_host(
     before = left()
     monkeypatch.setattr(host, "compile_filter", lambda: program)
     with pytest.raises(SandboxError):
-        SandboxHost(LIMITS, SandboxSettings())
+        SandboxHost(EnvSettings(limits=LIMITS))
     assert left() == before
 
 
@@ -210,13 +210,10 @@ while True:
 def test_messages_that_are_slow_to_read_cost_their_sender_no_wall_clock() -> None:
     """Otherwise a policy could make any episode void: the machine would look too busy."""
     limits = LIMITS.model_copy(update={"cell_cpu_s": 0.15, "cell_wall_s": 1.5})
-    flooded = SandboxHost(limits, SandboxSettings())
-    try:
+    with closing(SandboxHost(EnvSettings(limits=limits))) as flooded:
         repl = flooded.open({"p1": "a text"})
         event, calls = repl.run(FLOOD), 0
         while isinstance(event, SubCall):
             calls += 1
             event = repl.resume(["no"])
         assert event.error == "cpu", (event.error, calls)
-    finally:
-        flooded.close()

@@ -10,12 +10,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from helpers.sandbox_events import done
 
-from env.server.sandbox import CellDone, Repl, SandboxHost
-from env.settings import LimitSettings, SandboxSettings
+from env.server.sandbox import Repl, SandboxHost
+from env.settings import EnvSettings, LimitSettings
 
 LIMITS = LimitSettings(cell_wall_s=30, observation_chars=20_000)
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,9 +33,8 @@ def snippets() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    host = SandboxHost(LIMITS, SandboxSettings())
-    yield host
-    host.close()
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as host:
+        yield host
 
 
 @pytest.fixture
@@ -41,12 +42,6 @@ def repl(host: SandboxHost) -> Iterator[Repl]:
     repl = host.open("")
     yield repl
     repl.close()
-
-
-def run(repl: Repl, code: str) -> CellDone:
-    done = repl.run(code)
-    assert isinstance(done, CellDone)
-    return done
 
 
 def plain(*arguments: str, code: str = "", errors: int = subprocess.PIPE) -> tuple[str, str]:
@@ -65,14 +60,14 @@ def plain(*arguments: str, code: str = "", errors: int = subprocess.PIPE) -> tup
 @pytest.mark.parametrize("code", snippets().values(), ids=snippets())
 def test_ordinary_python_does_what_it_does_outside(repl: Repl, code: str) -> None:
     outside, _ = plain("-c", code, errors=subprocess.STDOUT)
-    inside = run(repl, code)
+    inside = done(repl.run(code))
     assert (inside.error, inside.traceback, inside.cut) == (None, "", 0)
     assert inside.stdout == outside
     assert inside.stdout
 
 
 def test_of_several_expressions_the_last_is_echoed(repl: Repl) -> None:
-    assert run(repl, "1; 2\n3\n'last'").stdout == "'last'\n"
+    assert done(repl.run("1; 2\n3\n'last'")).stdout == "'last'\n"
 
 
 MISTAKES = [
@@ -90,7 +85,7 @@ MISTAKES = [
 @pytest.mark.parametrize("code", MISTAKES)
 def test_a_mistake_has_cpythons_words(repl: Repl, code: str) -> None:
     """The exception's own lines; the lines above them are shorter than CPython's."""
-    last = run(repl, code).traceback.splitlines()[-1]
+    last = done(repl.run(code)).traceback.splitlines()[-1]
     errors = [line.lstrip(" |+-") for line in plain("-c", code)[1].splitlines()]
     assert last in [re.sub(r"\(/.*\)$", "(unknown location)", line) for line in errors]
 
@@ -113,14 +108,14 @@ PATH = re.compile(r"/\w+/|\\|site-packages|\.py\b")
     ],
 )
 def test_what_python_prints_of_itself_holds_no_path(repl: Repl, code: str) -> None:
-    done = run(repl, code)
-    assert done.stdout
+    told = done(repl.run(code))
+    assert told.stdout
     for place in (os.path.dirname(os.__file__), str(ROOT), sys.prefix, sys.base_prefix):
-        assert place not in done.stdout + done.traceback
-    assert not PATH.search(done.stdout)
+        assert place not in told.stdout + told.traceback
+    assert not PATH.search(told.stdout)
 
 
 def test_cells_have_the_standard_library_alone(repl: Repl) -> None:
     for name in ("numpy", "yaml"):  # installed beside the server
-        assert f"No module named '{name}'" in run(repl, f"import {name}").traceback
-    assert run(repl, "import sys; sys.path").stdout == "[]\n"
+        assert f"No module named '{name}'" in done(repl.run(f"import {name}")).traceback
+    assert done(repl.run("import sys; sys.path")).stdout == "[]\n"

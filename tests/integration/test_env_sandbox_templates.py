@@ -11,8 +11,9 @@ import pytest
 from helpers.sandbox_events import below, is_gone, out, parent_of, pid_of, wait_for
 
 from env.errors import SandboxError
-from env.server.sandbox import CellDone, Repl, SandboxHost
-from env.settings import LimitSettings, SandboxSettings
+from env.server.sandbox import CellDone, SandboxHost
+from env.server.sandbox.usage import private
+from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
 LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range(10)}
@@ -22,7 +23,7 @@ LARGE = {f"p{n}": f"Kalvot scores {n} on Mirbex. " + "x" * 20_000 for n in range
 def shared() -> Iterator[SandboxHost]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("env.server.sandbox.host.TEMPLATES", 2)
-        shared = SandboxHost(LIMITS, SandboxSettings(templates_mb=1))
+        shared = SandboxHost(EnvSettings(limits=LIMITS, sandbox=SandboxSettings(templates_mb=1)))
     yield shared
     shared.close()
 
@@ -108,16 +109,13 @@ def test_a_worker_that_breaks_is_replaced_from_the_template(box: SandboxHost, co
 
 
 def test_rollouts_share_the_memory_of_the_context(box: SandboxHost) -> None:
-    def private_kb(repl: Repl) -> int:
-        lines = Path(f"/proc/{pid_of(repl)}/smaps_rollup").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
-
     context = {"p": "x" * 1_000_000}
     shared, alone, small = box.open(context, "a"), box.open(context), box.open("")
     for repl in (shared, alone, small):
         out(repl.run("len(context)"))
-    assert private_kb(shared) < private_kb(small) + 300
-    assert private_kb(alone) > private_kb(small) + 900
+    held = [(private(pid_of(repl)) or 0) >> 10 for repl in (shared, alone, small)]
+    assert held[0] < held[2] + 300
+    assert held[1] > held[2] + 900
 
 
 # --- number of templates

@@ -1,15 +1,16 @@
 """The tree of frames, on real sandboxes and without a server."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from helpers.trees import Play, ScriptedRepls
 
 from env.errors import RefusedError
-from env.models import FrameTurn, FrameView
+from env.models import FrameTurn
 from env.server.sandbox import CellDone, SandboxHost
-from env.server.tree import Tree
-from env.settings import EnvSettings, LimitSettings, SandboxSettings
+from env.settings import EnvSettings, LimitSettings
 
 PAPERS = {
     "p1": "A study of Zogdab.\nKalvot scores 12 on Mirbex.\nKalvot scores 13 on Pobtod.",
@@ -19,43 +20,18 @@ PAPERS = {
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    opened = SandboxHost(LimitSettings(cell_cpu_s=0.4), SandboxSettings())
-    yield opened
-    opened.close()
+    with closing(SandboxHost(EnvSettings(limits=LimitSettings(cell_cpu_s=0.4)))) as opened:
+        yield opened
 
 
-FEW = {"cell_cpu_s": 0.4, "max_turns": 4, "max_frames": 32, "max_children": 8}
-
-
-class Play:
-    """A tree and the last view of each of its frames."""
-
-    def __init__(self, host: Any, **limits: Any) -> None:
-        settings = EnvSettings(limits=LimitSettings.model_validate(FEW | limits))
-        self.tree = Tree(settings, host, "What does Kalvot score on Mirbex?", PAPERS)
-        self.views: dict[int, FrameView] = {}
-        self.look()
-
-    def look(self) -> None:
-        self.views |= {view.frame: view for view in self.tree.views()}
-
-    def turn(self, *turns: tuple[int, str], finish: Any = "stop") -> None:
-        self.tree.play([FrameTurn(frame=n, text=text, finish=finish) for n, text in turns])
-        self.look()
-
-    def code(self, *cells: tuple[int, str]) -> None:
-        self.turn(*((n, f"```repl\n{code}\n```") for n, code in cells))
-
-    def said(self, frame: int) -> str:
-        return self.views[frame].messages[-1].content
-
-    def statuses(self) -> Sequence[str]:
-        return [state.status for state in self.tree.states()]
+def started(host: SandboxHost | ScriptedRepls, **limits: Any) -> Play:
+    few = {"cell_cpu_s": 0.4, "max_turns": 4, "max_frames": 32, "max_children": 8}
+    return Play(host, PAPERS, **few | limits)
 
 
 @pytest.fixture
 def play(host: SandboxHost) -> Iterator[Play]:
-    playing = Play(host)
+    playing = started(host)
     yield playing
     playing.tree.close()
 
@@ -76,7 +52,7 @@ def test_children_work_in_one_step_and_their_values_come_back_in_order(play: Pla
 def test_each_agents_question_is_a_variable(play: Play) -> None:
     play.code((0, 'FINAL([question, rlm_query("Read <p>.", context["p1"])])'))
     play.code((1, "question += '!'\nFINAL(question)"))
-    assert play.tree.answer == ["What does Kalvot score on Mirbex?", "Read <p>.!"]
+    assert play.tree.answer == ["Which?", "Read <p>.!"]
 
 
 def test_a_grandchilds_value_reaches_the_roots_final(play: Play) -> None:
@@ -87,7 +63,7 @@ def test_a_grandchilds_value_reaches_the_roots_final(play: Play) -> None:
     play.code((2, 'FINAL(context + "!")'))
     assert play.tree.answer == ["root", ["child", "A study of Zogdab.!"]]
     assert play.tree.counters.max_depth == 2
-    assert [state.stop_reason for state in play.tree.states()] == ["final"] * 3
+    assert play.stops() == ["final"] * 3
 
 
 def test_llm_frames_get_the_prompt_and_give_text(play: Play) -> None:
@@ -128,7 +104,7 @@ def test_mistakes_are_observations_and_cost_a_turn(play: Play) -> None:
     play.code((0, "1 / 0"))
     counters = play.tree.counters
     assert (counters.turns, counters.errors, counters.format_errors) == (4, 4, 2)
-    assert play.tree.states()[0].stop_reason == "max_turns"
+    assert play.stops() == ["max_turns"]
     assert play.tree.done
     assert not play.tree.answered
 
@@ -156,8 +132,8 @@ def test_a_child_that_was_cut_or_is_out_of_turns_answers_with_a_sentence(play: P
 )
 def test_limits_of_sub_calls_come_back_as_error_strings(host, limits, code, said, monkeypatch):
     for name in filter(str.isupper, limits):
-        monkeypatch.setattr(f"env.server.tree.subcalls.{name}", limits[name])
-    play = Play(host, **{name: limits[name] for name in filter(str.islower, limits)})
+        monkeypatch.setattr(f"env.server.tree.tree.{name}", limits[name])
+    play = started(host, **{name: limits[name] for name in filter(str.islower, limits)})
     play.code((0, code))
     for frame, view in list(play.views.items()):
         if frame and view.status == "ready":
@@ -168,7 +144,7 @@ def test_limits_of_sub_calls_come_back_as_error_strings(host, limits, code, said
 
 
 def test_a_refused_sub_call_keeps_its_place_among_the_others(play, monkeypatch):
-    monkeypatch.setattr("env.server.tree.subcalls.CHILD_CONTEXT_CHARS", 100)
+    monkeypatch.setattr("env.server.tree.tree.CHILD_CONTEXT_CHARS", 100)
     play.code((0, 'FINAL(rlm_query_batched(["a", "b", "c"], ["x" * 101, "y", "z"]))'))
     play.code((2, 'FINAL("third")'), (1, 'FINAL("second")'))
     refused, *answers = play.tree.answer
@@ -180,13 +156,13 @@ def test_an_episode_out_of_time_ends_all_frames_and_is_no_void(play, monkeypatch
     monkeypatch.setattr("env.server.tree.tree.EPISODE_S", 0.3)
     play.code((0, 'rlm_query_batched(["a", "b"])'))
     play.code((2, "while True: pass"))
-    assert [state.stop_reason for state in play.tree.states()] == ["budget", "budget", "timeout"]
+    assert play.stops() == ["budget", "budget", "timeout"]
     assert play.tree.done
     assert play.tree.void is None
 
 
 def test_an_endless_loop_of_refused_sub_calls_is_stopped_and_told(host: SandboxHost) -> None:
-    play = Play(host, max_depth=0, max_frames=8)
+    play = started(host, max_depth=0, max_frames=8)
     play.code((0, 'x = 5\nwhile True: rlm_query("a")'))
     told = "error: stopped because the 256 sub-calls of this episode are used up\nerror: all variab"
     assert play.said(0).startswith(told)
@@ -201,22 +177,22 @@ def test_calls_beyond_the_limit_cost_their_frame_a_cell_and_no_other_frame(
     host: SandboxHost,
 ) -> None:
     for calls, reasons in ((126, ["final", "final"]), (127, ["max_turns", "final"])):
-        play = Play(host, max_depth=1, max_frames=4, max_turns=1)
+        play = started(host, max_depth=1, max_frames=4, max_turns=1)
         play.code((0, 'FINAL(rlm_query_batched(["a", "b"]))'))
         many = f'for _ in range({calls}): rlm_query("a")\nFINAL(1)'  # the limit is 128 with these
         play.code((1, many), (2, "FINAL(2)"))
-        assert [state.stop_reason for state in play.tree.states()] == ["final", *reasons]
+        assert play.stops() == ["final", *reasons]
         assert play.tree.answer[1] == 2
         assert play.tree.counters.errors == calls - 126
 
 
 def test_cells_that_go_on_calling_use_up_the_seconds_of_the_episode(host, monkeypatch):
     monkeypatch.setattr("env.server.tree.tree.EPISODE_S", 1.0)  # cells have 0.4 s
-    play = Play(host, max_depth=0, max_frames=1, max_turns=64)
+    play = started(host, max_depth=0, max_frames=1, max_turns=64)
     for _ in range(3):
         assert not play.tree.done
         play.code((0, 'while True: rlm_query("a")'))
-    assert [state.stop_reason for state in play.tree.states()] == ["timeout"]
+    assert play.stops() == ["timeout"]
 
 
 def test_plain_final_lines_answer(host: SandboxHost) -> None:
@@ -226,7 +202,7 @@ def test_plain_final_lines_answer(host: SandboxHost) -> None:
         ("```repl\nx = [1]\n```\nFINAL_VAR(x)", [1]),
         ("```repl\nx = [2]\n```\nFINAL(x)", [2]),
     ):
-        play = Play(host)
+        play = started(host)
         play.turn((0, text))
         assert play.tree.answer == answer
         assert play.tree.counters.format_errors == 0
@@ -251,7 +227,7 @@ def test_answers_of_children_are_bounded(play: Play, monkeypatch: pytest.MonkeyP
     play.code((2, 'FINAL("y" * 100)'))
     play.turn((3, "FINAL(some words)"))
     assert play.tree.answer == ["x" * 100, "y" * 100, "some words"]
-    assert [state.stop_reason for state in play.tree.states()][1] == "truncated"
+    assert play.stops()[1] == "truncated"
 
 
 def test_a_context_that_is_too_long_is_never_made(
@@ -280,19 +256,7 @@ def test_a_failed_policy_makes_the_episode_void(play: Play) -> None:
 
 
 def test_a_machine_too_busy_to_run_a_cell_is_no_mistake_of_the_model() -> None:
-    class Busy:
-        """A REPL whose cell got no CPU until the host gave it up."""
-
-        def open(self, context: Any, shared_as: Any = None, **more: Any) -> Any:
-            return self
-
-        def run(self, code: str) -> CellDone:
-            return CellDone(stdout="", error="starved", cpu_s=0.1)
-
-        def close(self) -> None:
-            pass
-
-    play = Play(Busy())
+    play = started(ScriptedRepls(CellDone("", error="starved", cpu_s=0.1)))
     play.code((0, "x = 1"))
     assert play.tree.done
     assert play.tree.void == "the machine was too busy to run a cell"

@@ -1,17 +1,15 @@
 """The environment over the wire: a real server, real sockets, real sandboxes."""
 
-import asyncio
 import json
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openenv.core.generic_client import GenericEnvClient
 
-from env.client import RLMEnv, Sessions, check_wire
+from env.client import Sessions, check_wire
 from env.errors import EpisodeError, RefusedError
-from env.models import WIRE_VERSION, FrameTurn, RLMAction, RLMObservation
+from env.models import WIRE_VERSION, FrameTurn, RLMAction
 from env.problems.store import ProblemStore
 from env.settings import rules
 from rewards.combine import COMPONENTS
@@ -52,47 +50,7 @@ def test_components_counters_and_child_scores_come_with_the_end(
     assert (done.counters.turns, done.counters.sub_calls, done.counters.frames) == (3, 2, 3)
 
 
-def test_no_message_holds_gold_before_the_end(
-    server_url: str, server_problems: ProblemStore
-) -> None:
-    """Raw messages of an episode whose policy prints nothing, state and metadata included."""
-
-    async def raw(problem_id: str) -> tuple[list[Any], Any]:
-        async with GenericEnvClient(base_url=server_url) as client:
-            seen: list[Any] = [await client.reset(problem_id=problem_id)]
-            for text in ("no block", "```repl\nx = context\n1 / 0\n```"):
-                seen.append(await client.step({"text": text}))
-                seen.append(await client.state())
-            seen.append(await client.reset(problem_id=problem_id + "-no"))
-            return seen, await client.step({"text": "```repl\nFINAL([])\n```"})
-
-    with urllib.request.urlopen(f"{server_url}/metadata") as response:
-        metadata = response.read().decode()
-    for level in ("easy", "medium", "hard"):
-        problem = server_problems.get(server_problems.ids("test", level)[1])
-        seen, last = asyncio.run(raw(problem.problem_id))
-        texts = metadata + repr(seen)
-        for fact in problem.evidence:
-            for span in fact.spans:
-                assert span.text not in texts
-                assert span.text not in repr(last)
-        assert "'tier': None" in texts
-        assert repr(problem.tier) not in texts
-
-
 # --- refusals
-
-
-def test_a_step_before_a_reset_is_refused(session: Sessions, server_url: str) -> None:
-    async def step_first() -> RLMObservation:
-        async with RLMEnv(server_url) as client:
-            return (await client.step(RLMAction(text="x"))).observation
-
-    refused = asyncio.run(step_first())
-    assert refused.refused is not None
-    assert "reset" in refused.refused
-    assert refused.done  # a loop that waits for the end must not wait forever
-    assert not refused.frames
 
 
 @pytest.mark.parametrize(
@@ -138,14 +96,9 @@ def test_wrong_resets_are_refused_in_words_and_leave_the_episode(
     assert after.frames[0].messages[0].content == "42"
 
 
-def test_a_finished_episode_takes_no_more_steps(session: Sessions) -> None:
-    session.reset(0, seed=0).result()
-    assert session.step(0, _code((0, "FINAL([])"))).result().reward == 0.0
-    with pytest.raises(RefusedError, match="ended"):
-        session.step(0, RLMAction(text="x")).result()
-
-
-def test_a_repeated_seq_is_answered_and_not_played_twice(session: Sessions) -> None:
+def test_a_repeated_seq_is_answered_once_and_the_end_is_final(
+    session: Sessions,
+) -> None:
     session.reset(0, seed=0).result()
     action = _code((0, "print(7)")).model_copy(update={"seq": 5})
     first = session.step(0, action).result()
@@ -160,6 +113,8 @@ def test_a_repeated_seq_is_answered_and_not_played_twice(session: Sessions) -> N
         assert session.step(0, last).result() == done
     with pytest.raises(RefusedError, match="seq 6 was answered often enough"):
         session.step(0, last).result()
+    with pytest.raises(RefusedError, match="ended"):
+        session.step(0, RLMAction(text="x")).result()
 
 
 # --- own documents
@@ -195,25 +150,6 @@ def test_a_lost_connection_voids_the_episode_and_the_next_reset_reconnects(
     assert session.reset(0, seed=0).result().frames[0].status == "ready"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "[float('inf'), {'paper_id': float('nan')}]",
-        "{1: {2: (3, {4})}}",
-        "'\\ud800'",
-        "'x' * 1_000_000",
-        "lambda: 1",
-        "{'paper_id': 'p1', 'start': -5, 'end': 10**15}",
-    ],
-)
-def test_no_answer_breaks_the_server(session: Sessions, answer: str) -> None:
-    session.reset(0, seed=0).result()
-    done = session.step(0, _code((0, f"FINAL({answer})"))).result()
-    assert done.done
-    assert done.void is None
-    assert done.reward == 0.0
-
-
 # --- metadata
 
 
@@ -231,9 +167,13 @@ def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(
         metadata(server_url)
 
 
-def test_metadata_names_the_enforced_layers(server_url: str, server_params: Params) -> None:
+def test_metadata_names_the_enforced_layers_and_no_gold(
+    server_url: str, server_params: Params, server_problems: ProblemStore
+) -> None:
     with urllib.request.urlopen(f"{server_url}/metadata") as response:
         about = json.load(response)
+    problem = server_problems.get(server_problems.ids("test", "hard")[1])
+    assert not any(s.text in json.dumps(about) for fact in problem.evidence for s in fact.spans)
     assert about["name"] == "rlm"
     assert about["wire_version"] == WIRE_VERSION == 3
     assert "seccomp" in about["sandbox_layers"]

@@ -7,8 +7,7 @@ from helpers.untaught import untaught
 
 from agent.nano.settings import NanoModelSettings, NanoSettings
 from agent.settings import GenerationSettings, TrainSettings
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
+from env.problems.fields import SyntheticSettings, generate
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -50,11 +50,11 @@ _WITHOUT_CAPABILITIES = """
 import ctypes
 from env.server.sandbox import SandboxHost
 from env.server.sandbox.inside import confine
-from env.settings import LimitSettings, SandboxSettings
+from env.settings import EnvSettings
 for number in range(64):  # PR_CAPBSET_DROP, else the zygote's exec would gain them again
     ctypes.CDLL(None).prctl(24, number, 0, 0, 0)
 assert confine._drop_capabilities()
-host = SandboxHost(LimitSettings(), SandboxSettings())
+host = SandboxHost(EnvSettings())
 print(*host.enforced)
 host.close()
 """

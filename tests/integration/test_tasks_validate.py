@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from helpers.recorder import Recorder
 
-from env.problems.synthetic import generate
+from env.problems.fields import generate
 from tasks import paths, prepare, validate
 from tasks.config import check
 from tasks.config.params import Params

@@ -6,7 +6,7 @@ from agent.evaluation.sizes import by_papers
 from agent.evaluation.statistics import Bootstrap
 from agent.rollouts.trajectory import Trajectory
 from env.models import AnswerMetrics
-from env.problems.settings import LevelSettings, SyntheticSettings
+from env.problems.fields import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
 
 WORLD = SyntheticSettings.model_validate(

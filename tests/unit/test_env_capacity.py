@@ -3,7 +3,7 @@
 import pytest
 
 from env.server.capacity import sessions_that_fit
-from env.server.sandbox import most_workers
+from env.server.sandbox.host import most_workers
 from env.server.tree import TEXT_BYTES
 
 
@@ -21,37 +21,33 @@ from env.server.tree import TEXT_BYTES
 def test_the_smallest_limit_decides_and_is_named(
     setting, descriptors, budget_mb, episode_mb, count, reason
 ):
-    got = sessions_that_fit(setting, descriptors, 16, budget_mb, episode_mb)
+    got = sessions_that_fit(setting, descriptors, budget_mb, episode_mb)
     assert got == (count, reason)
 
 
 def test_the_texts_of_all_sessions_fit_beside_their_repls() -> None:
-    light = sessions_that_fit(256, None, 16, 1024.0, 8.0)
+    light = sessions_that_fit(256, None, 1024.0, 8.0)
     assert light == (32, "its budget of 512 MB for texts")
     assert light[0] * TEXT_BYTES <= 512 << 20
-    own = sessions_that_fit(256, None, 16, 1024.0, 8.0, document_chars=4_000_000)
+    own = sessions_that_fit(256, None, 1024.0, 8.0, document_chars=4_000_000)
     assert own == (16, "its budget of 512 MB for texts")
 
 
-def test_templates_hold_descriptors_as_well() -> None:
-    assert sessions_that_fit(256, 1024, 256, None, None)[0] == 76
-
-
 def test_workers_templates_and_threads_of_sessions_are_processes() -> None:
-    assert most_workers(None, 16, 1024) == most_workers(20_000, 16, 1024) == 9 * 94
-    assert most_workers(1024, 16, 30_000) == most_workers(1024, 16) == 9 * 100
-    assert most_workers(None, 16, None) is None
+    assert most_workers(None, 1024) == most_workers(20_000, 1024) == 9 * 94
+    assert most_workers(1024, 30_000) == most_workers(1024) == 9 * 100
+    assert most_workers(None, None) is None
 
 
 def test_no_more_sessions_than_processes_allow() -> None:
-    count, reason = sessions_that_fit(256, None, 16, None, None, processes=1024)
+    count, reason = sessions_that_fit(256, None, None, None, processes=1024)
     assert count == (1024 - 64 - 16) // 10
     assert reason == "its limit of 1024 processes"
 
 
 def test_workers_and_connections_of_all_sessions_have_descriptors() -> None:
     for hard in (64, 1024, 20_000):
-        sessions = sessions_that_fit(1024, hard, 16, None, None)[0]
-        workers = most_workers(hard, 16)
+        sessions = sessions_that_fit(1024, hard, None, None)[0]
+        workers = most_workers(hard)
         assert workers is not None
         assert 9 * sessions <= workers <= hard - sessions - 16 - 8

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from env import embedding
-from env.embedding import Embedder, embedder, find_model
+from env.embedding import Embedder, embedder
 from env.errors import SettingsError
-from env.problems.settings import SyntheticSettings
+from env.problems.fields import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.service import ServerSettings, Service
 from env.settings import EnvSettings
@@ -37,13 +37,9 @@ HOSTILE = {
     "special": "[MASK]" * 9999,
 }
 
-try:
-    find_model()
-except SettingsError:
-    INSTALLED = False
-else:
-    INSTALLED = True
-real = pytest.mark.skipif(not INSTALLED, reason="the model is missing: make setup-search")
+real = pytest.mark.skipif(
+    not embedding.installed(), reason="the model is missing: make setup-search"
+)
 
 
 @pytest.fixture

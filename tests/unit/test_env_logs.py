@@ -3,7 +3,7 @@
 import io
 import logging
 
-from env.web.logs import RepeatFilter
+from env.server.door.logs import RepeatFilter
 
 
 class Log:

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from env.web.origin import foreign
+from env.server.door.origin import foreign
 
 LOCAL, SPACE = "127.0.0.1", "10.1.2.3"
-SETTING = "env.allowed_hosts"
 
 
 def request(
@@ -56,12 +55,12 @@ FOREIGN = [
 )
 def test_own_pages_and_programs_pass_and_others_are_refused(of, refused):
     server, host, origin, allowed = of
-    assert (foreign(request(server, host, origin), allowed, SETTING) is not None) == refused
+    assert (foreign(request(server, host, origin), allowed) is not None) == refused
 
 
 def test_a_foreign_page_may_read_but_not_post() -> None:
     def refused(method: str) -> bool:
         page = request(SPACE, "a.example", "https://b.example", kind="http", method=method)
-        return foreign(page, (), SETTING) is not None
+        return foreign(page, ()) is not None
 
     assert [refused(method) for method in ("GET", "OPTIONS", "POST")] == [False, False, True]

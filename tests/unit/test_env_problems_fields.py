@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
+import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,11 @@ from hypothesis import strategies as st
 
 from env.models import ProblemCard
 from env.problems import fields
-from env.problems.fields import BENCHMARK
-from env.problems.lexicon import lexicon, untrained
-from env.problems.names import NAMES, RESERVED
+from env.problems.fields import BENCHMARK, LevelSettings, SyntheticSettings, generate
+from env.problems.lexicon import FIELDS, lexicon, trained_names, untaught, untrained
+from env.problems.names import FACTS, NAMES, RESERVED
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, Span, from_row, to_row
-from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
-from env.problems.synthetic import generate
 from tasks import audit, validate
 from tasks.config import resolve
 from tasks.errors import StageError
@@ -253,3 +254,115 @@ def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
         )
         found = fields.fault(problem.model_copy(update={"papers": papers}), 512)
         assert found == f"{other} is a benchmark of no training problem"
+
+
+# --- collections and levels
+
+LEVELS: dict[str, LevelSettings] = {
+    "easy": LevelSettings(papers=2),
+    "hard": LevelSettings(papers=4),
+    "double": LevelSettings(papers=8, splits=["validation"]),
+}
+SETTINGS = SyntheticSettings(
+    collections={"train": 24, "validation": 6, "test": 12}, levels=LEVELS, seed=3
+)
+
+
+@cache
+def several() -> list[Problem]:
+    return generate(SETTINGS)
+
+
+def test_another_seed_gives_other_papers() -> None:
+    other = generate(SETTINGS.model_copy(update={"seed": 4}))
+    texts = {paper.text for problem in several() for paper in problem.papers}
+    assert not texts & {paper.text for problem in other for paper in problem.papers}
+
+
+def test_more_collections_leave_the_earlier_ones_as_they_were() -> None:
+    more = generate(SETTINGS.model_copy(update={"collections": {"train": 25, "validation": 6}}))
+    known = {problem.problem_id: problem for problem in more}
+    assert all(known[p.problem_id] == p for p in several() if p.split != "test")
+
+
+def test_questions_of_a_collection_share_their_papers_and_ask_different_things() -> None:
+    collections: dict[str, list[Problem]] = defaultdict(list)
+    for problem in several():
+        collections[problem.collection_id].append(problem)
+    for members in collections.values():
+        assert len(members) == SETTINGS.questions_per_collection
+        assert len({fields.read_question(problem.question)[0] for problem in members}) == len(
+            members
+        )
+        assert all(problem.papers == members[0].papers for problem in members)
+    assert len({problem.problem_id for problem in several()}) == len(several())
+
+
+def test_a_level_is_in_its_splits_alone_and_leaves_the_others_as_they_were() -> None:
+    levels = {name: level for name, level in LEVELS.items() if name != "double"}
+    without = generate(SETTINGS.model_copy(update={"levels": levels}))
+    assert [p for p in several() if p.difficulty != "double"] == without
+    assert {p.split for p in several() if p.difficulty == "double"} == {"validation"}
+    assert {p.split for p in several() if p.difficulty == "hard"} == {"train", "validation", "test"}
+
+
+def test_no_sentence_is_nearly_whole_without_its_score() -> None:
+    for fact in FACTS:
+        sentence = fact.format(x="Kesrog", y="Toxalim", n=42)
+        assert max(map(len, re.split("4|2", sentence))) + 1 < 0.95 * len(sentence)
+
+
+def test_a_row_without_text_is_refused_by_the_name_of_its_column() -> None:
+    with pytest.raises(ValueError, match="question"):
+        from_row({**to_row(several()[0]), "question": None})
+
+
+def test_a_question_that_a_later_split_asks_too_is_left_out(monkeypatch):
+    settings = SyntheticSettings(collections={"train": 2, "validation": 2, "test": 1})
+    write = fields.write_collection
+    both = write(settings, "test", "easy", 0)[0].question
+
+    def writer(*args: Any) -> list[Problem]:
+        first, *others = write(*args)
+        return [first.model_copy(update={"question": both}), *others]
+
+    monkeypatch.setattr(fields, "write_collection", writer)
+    problems = fields.generate(settings)
+    assert {p.split for p in problems if p.question == both} == {"test"}
+    assert {p.split for p in problems} == {"train", "validation", "test"}
+
+
+def test_the_same_seed_gives_the_same_bytes_in_every_process() -> None:
+    few = SyntheticSettings(collections={"train": 3, "validation": 1, "test": 2}, seed=3)
+    text = "".join(problem.model_dump_json() for problem in generate(few))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    assert digest == "72c802110ef91740", "whoever generates these problems gets others than before"
+
+
+# --- the lexicon: names of one shape, evenly over the fields
+
+
+def test_no_typo_turns_a_name_into_another_one() -> None:
+    for one, other in combinations(lexicon(512), 2):
+        assert sum(a != b for a, b in zip(one, other, strict=True)) >= 2
+
+
+def test_fields_have_the_same_number_of_names_taught_or_not() -> None:
+    every = lexicon(512)
+    assert set(Counter(every.values()).values()) == {512 // len(FIELDS)}
+    held = Counter(every[name] for name in untaught(512))
+    assert 0.09 <= len(untaught(512)) / 512 <= 0.11
+    assert min(held[field] for field in FIELDS) >= 5
+
+
+def test_a_larger_lexicon_holds_a_smaller_one() -> None:
+    small, large = lexicon(256), lexicon(1024)
+    assert small.items() <= large.items()
+    assert untaught(256) == untaught(1024) & small.keys()
+
+
+def test_training_problems_hold_most_untaught_names_but_not_all() -> None:
+    hidden, left_out = untrained(512), untaught(512)
+    assert hidden < left_out
+    assert 20 <= len(hidden) < len(left_out) / 2
+    assert trained_names(512) == {n: f for n, f in lexicon(512).items() if n not in hidden}

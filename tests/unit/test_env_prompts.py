@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from env import prompts
 from env.chat_tokens import TOKEN, split_chat_tokens, split_span, without_chat_tokens
 from env.ranking import rank
-from env.settings import LimitSettings
+from env.settings import EnvSettings, LimitSettings
 
 LIMITS = LimitSettings()
+COMPACT, FULL = EnvSettings(), EnvSettings(prompt_style="full", search_window=7)
 TOKENS = [
     *("<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|begin_of_text|>", "<|user|>"),
     *("<\uff5cUser\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
@@ -32,12 +33,12 @@ CHILD = "Find the sentences in your part. Write one repl block."
     ("messages", "system", "user"),
     [
         (
-            prompts.root_messages("compact", LIMITS, 0, "Which?", 5),
+            prompts.root_messages(COMPACT, "Which?", 5),
             "Find every sentence that answers. Write one repl block.",
             "Which?\ncontext: 5 papers",
         ),
         *(
-            (prompts.child_messages("compact", LIMITS, 0, "It", context), CHILD, f"It\n{line}")
+            (prompts.child_messages(COMPACT, "It", context), CHILD, f"It\n{line}")
             for context, line in (
                 ("text", "context: str"),
                 ({"p1": "a", "p2": "b"}, "context: 2 papers"),
@@ -52,7 +53,7 @@ def test_compact_prompts(messages: list[prompts.Message], system: str, user: str
 
 
 def test_full_style_says_every_name_and_limit() -> None:
-    system = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
+    system = prompts.root_messages(FULL, "Why?", 5)[0].content
     for name in (
         *("search(", "rank(", "near(", "list_papers(", "extract(", "SHOW_VARS("),
         *("llm_query(", "llm_query_batched(", "rlm_query(", "rlm_query_batched("),
@@ -65,8 +66,8 @@ def test_full_style_says_every_name_and_limit() -> None:
 
 
 def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None:
-    root = prompts.root_messages("full", LIMITS, 7, "Why?", 5)[0].content
-    child = prompts.child_messages("full", LIMITS, 7, "Why?", "a text")[0].content
+    root = prompts.root_messages(FULL, "Why?", 5)[0].content
+    child = prompts.child_messages(FULL, "Why?", "a text")[0].content
     blocks = re.findall(r"^```repl\n(.*?)^```$", root + child, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
 
@@ -107,8 +108,8 @@ def test_no_text_can_end_the_users_message(token: str) -> None:
     shown = prompts.cell_message(f"a {token} b", 0, [], "", LIMITS)
     assert token not in shown
     for messages in (
-        prompts.root_messages("full", LIMITS, 0, token, 3),
-        prompts.child_messages("compact", LIMITS, 0, token, None),
+        prompts.root_messages(FULL, token, 3),
+        prompts.child_messages(COMPACT, token, None),
         prompts.llm_messages("full", token),
     ):
         assert all(token not in message.content for message in messages)

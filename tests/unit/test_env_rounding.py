@@ -8,8 +8,8 @@ from typing import Any
 from helpers.episodes import episode
 
 from env.models import AnswerMetrics
+from env.problems.fields import LevelSettings, SyntheticSettings, sentences_with
 from env.problems.schema import Problem
-from env.problems.settings import LevelSettings, SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.scoring import rounded
 from rewards.combine import score
@@ -18,11 +18,7 @@ from rewards.settings import RewardSettings
 STORE = ProblemStore.generate(
     SyntheticSettings(
         collections={"train": 3, "validation": 1, "test": 2},
-        levels={
-            "easy": LevelSettings(papers=2),
-            "medium": LevelSettings(papers=4),
-            "hard": LevelSettings(papers=8),
-        },
+        levels={str(papers): LevelSettings(papers=papers) for papers in (2, 4, 8)},
         seed=9,
     )
 )
@@ -55,17 +51,11 @@ def played(problem: Problem, answer: Sequence[Line], read: Collection[str] = ())
 
 def lines(problem: Problem) -> list[Line]:
     """Sentences of all papers, titles included."""
-    found = []
-    for paper in problem.papers:
-        start = 0
-        for line in paper.text.split("\n"):
-            found.append((paper.paper_id, start, start + len(line)))
-            start += len(line) + 1
-    return found
+    return [(line.paper_id, line.start, line.end) for line in sentences_with("", problem.papers)]
 
 
 def gold(problem: Problem) -> set[Line]:
-    return {(s.paper_id, s.start, s.end) for fact in problem.evidence for s in fact.spans}
+    return {place for fact in problem.places for place in fact}
 
 
 def characters(part: Sequence[Line]) -> int:

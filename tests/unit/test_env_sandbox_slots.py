@@ -55,12 +55,6 @@ def order(slots: Slots, clock: Clock, waiting: list[tuple[str, float]]) -> list[
     return got
 
 
-def test_sessions_take_turns_however_many_cells_one_of_them_has() -> None:
-    clock = Clock()
-    waiting = [("a", 1.0)] * 3 + [("b", 1.0), ("c", 1.0)]
-    assert order(Slots(1, clock), clock, waiting) == ["a", "b", "c", "a", "a"]
-
-
 def test_a_session_waits_until_the_others_have_had_as_much_time() -> None:
     clock = Clock()
     waiting = [("long", 1.0), ("long", 1.0)] + [("short", 0.3)] * 6

@@ -10,8 +10,8 @@ import pytest
 
 from env import variables
 from env.errors import RefusedError, SettingsError
+from env.problems.fields import SyntheticSettings
 from env.problems.schema import to_row
-from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 from env.server.environment import RLMEnvironment
 from env.server.service import PrepareSection, ServerSettings, Service, read_settings

@@ -8,8 +8,8 @@ import pytest
 
 from agent.rollouts.specs import read_specs
 from env.errors import ProblemError, SettingsError
+from env.problems.fields import SyntheticSettings
 from env.problems.schema import to_row
-from env.problems.settings import SyntheticSettings
 from env.problems.store import ProblemStore
 
 SMALL = SyntheticSettings(collections={"train": 3, "validation": 1, "test": 2})

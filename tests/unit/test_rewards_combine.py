@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import comb
+from statistics import fmean
 from typing import Any
 
 import pytest
 from helpers.episodes import episode
 
+from env.problems.fields import LevelSettings, SyntheticSettings, generate
+from env.problems.schema import Problem
 from rewards.combine import EpisodeFacts, score
+from rewards.components import by_sentences, par_of_candidates
 from rewards.rubrics import EpisodeRubric
 from rewards.settings import RewardSettings, WeightSettings
 
@@ -47,8 +53,10 @@ def primary(answer: Any) -> float:
 # --- values
 
 
-def test_without_final_nothing_is_earned() -> None:
-    assert score(facts(GOLD, answered=False), SETTINGS).total == 0.0
+def test_without_final_or_without_a_span_nothing_is_earned() -> None:
+    for one in (facts(GOLD, answered=False), facts(["It is said that Kalvot scores."]), facts([])):
+        nothing = score(one, SETTINGS)
+        assert (nothing.total, set(nothing.components.values())) == (0.0, {0.0})
 
 
 def test_half_the_facts_by_hand() -> None:
@@ -147,6 +155,22 @@ def test_efficiency_is_full_up_to_par_and_nothing_from_the_limit() -> None:
     assert efficiency(4, 10**400) == 0.0
 
 
+def test_where_sentences_are_read_they_prove_nothing_without_an_answer_and_tokens_cost() -> None:
+    par = par_of_candidates(24)
+
+    def scored(answer: Any = GOLD, tokens: int = 300, others: float = 0.0) -> dict[str, float]:
+        work = by_sentences(1.0, others, 24, tokens)
+        return score(facts(answer, turns=200, work=work), SETTINGS).components
+
+    assert scored()["process_quality"] == 1.0
+    assert scored(others=0.2)["process_quality"] == 0.8
+    assert scored([WRONG[0]])["process_quality"] == 0.0
+    assert scored(tokens=int(par))["efficiency"] == 1.0
+    assert scored(tokens=int(2 * par))["efficiency"] == pytest.approx(0.5, abs=0.01)
+    assert scored(tokens=10**400)["efficiency"] == 0.0
+    assert par_of_candidates(48) > 1.5 * par
+
+
 def test_weights_are_those_of_the_settings() -> None:
     weights = WeightSettings(
         primary_objective=0.7, process_quality=0.1, format_compliance=0.1, efficiency=0.1
@@ -181,13 +205,50 @@ HALVES = [TWICE[:13], TWICE[13:], ONCE[:13], ONCE[13:]]
         (DOCUMENTS, {"p1", "p2"}, {}, {"primary.OVERSHOOT_OFFSET": 100.0}),
         (GUESSES, set(), {"free_misses": 2000}, {}),
         (HALVES, set(), {"min_cover": 0.4}, {}),
-        ([WRONG[0]], {"p1", "p2"}, {}, {"process.GATE_FLOOR": 1.0, "format.GATE_FLOOR": 1.0}),
+        ([WRONG[0]], {"p1", "p2"}, {}, {"components.GATE_FLOOR": 1.0}),
     ],
     ids=["documents", "guesses", "shards", "tidy and wrong"],
 )
 def test_without_its_guard_the_cheat_would_pay(answer, read, settings, constants, monkeypatch):
-    cheat = facts(answer, papers_read=frozenset(read))
-    assert score(cheat, SETTINGS).total < 0.25
+    assert score(facts(answer, papers_read=read), SETTINGS).total < 0.25
     for name, value in constants.items():
         monkeypatch.setattr(f"rewards.{name}", value)
-    assert score(cheat, SETTINGS.model_copy(update=settings)).total > 0.4
+    guarded = SETTINGS.model_copy(update=settings)
+    assert score(facts(answer, papers_read=read), guarded).total > 0.4
+
+
+# --- guesses where only a reader can choose among sentences
+
+
+def blind_guess(problem: Problem, count: int, shows: bool) -> float:
+    """Expected reward of so many candidates drawn at random, read without cost or error."""
+    gold = [span.text for fact in problem.evidence for span in fact.spans]
+    rest = [span.text for span in problem.candidates if span.text not in gold]
+    work = by_sentences(float(shows), 0.0, len(problem.candidates), tokens=0)
+    facts = episode(papers=problem.texts, evidence=problem.places, answer=None, turns=2, work=work)
+    bounds = RewardSettings()
+    return sum(
+        comb(len(gold), right)
+        * comb(len(rest), count - right)
+        / comb(len(problem.candidates), count)
+        * score(replace(facts, answer=[*gold[:right], *rest[: count - right]]), bounds).total
+        for right in range(min(count, len(gold)) + 1)
+    )
+
+
+def test_the_best_blind_guess_earns_a_quarter_and_its_show_of_reading_little() -> None:
+    """The limits that docs/rewards.md states."""
+    levels = {str(papers): LevelSettings(papers=papers) for papers in (4, 8, 16)}
+    problems = generate(SyntheticSettings(levels=levels, collections={"test": 5}))
+    best, gains = {}, []
+    for level in levels:
+        of_level = [problem for problem in problems if problem.difficulty == level]
+        shown, alone = (
+            [fmean(blind_guess(one, count, shows) for one in of_level) for count in (2, 3, 5)]
+            for shows in (True, False)
+        )
+        best[level] = max(shown)
+        gains += [more - less for more, less in zip(shown, alone, strict=True)]
+    assert best["4"] < 0.29
+    assert max(best["8"], best["16"]) < 0.25
+    assert max(gains) < 0.085

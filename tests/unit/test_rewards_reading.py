@@ -1,11 +1,14 @@
-"""Papers that count as read."""
+"""Papers that count as read, and lines that count as shown."""
 
 from __future__ import annotations
 
 from random import Random
 
-from rewards.reading import papers_read
-from tests.helpers.work import calls
+from helpers.work import calls
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewards.reading import lines_shown, papers_read, share
 
 _RNG = Random(0)
 LONG = "".join(_RNG.choice("abcdefghij ") for _ in range(1000))
@@ -69,3 +72,28 @@ def test_texts_too_short_to_show_anything_cost_one_look() -> None:
     papers = {f"p{n}": f"Paper {n} says so." for n in range(12)}
     labels = [f"{n:x}" for n in range(2000)]
     assert calls(lambda: papers_read(papers, labels, 200)) < 3 * len(labels)
+
+
+# --- lines
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sets(st.text("ab", max_size=6), max_size=8), st.lists(st.text("ab", max_size=30), max_size=4)
+)
+def test_shown_lines_are_those_that_occur_in_a_text(lines: set[str], texts: list[str]) -> None:
+    expected = {line for line in lines if line and any(line in text for text in texts)}
+    assert lines_shown(lines, texts) == expected
+
+
+def test_shares_count_each_line_once() -> None:
+    assert share(["a", "a", "b"], {"a"}) == 0.5
+    assert share([], {"a"}) == 0.0
+
+
+def test_the_work_grows_with_the_texts_and_not_with_the_lines() -> None:
+    def work(lines: int, repeats: int) -> int:
+        known = [f"Kalvot scores 42 on Tox{n:04}." for n in range(lines)]
+        return calls(lambda: lines_shown(known, ["Kalvot scores 42 on Tox0001.|" * repeats]))
+
+    assert work(400, 300) - work(400, 100) < 1.5 * (work(10, 300) - work(10, 100)) + 100

@@ -19,18 +19,42 @@ def at(answer: object) -> dict[str, list[tuple[int, int]]]:
     return locate(answer, PAPERS, SETTINGS).retrieved
 
 
+QUOTE = "Kalvot scores 42 on Mirbex."
+PLACE = {"paper_id": "p1", "start": 19, "end": 46}
+PAIR = ["p1", QUOTE]
+
+
+@pytest.mark.parametrize(
+    "answer", [QUOTE, {"paper_id": "p1", "text": QUOTE}, PLACE, PAIR, [[QUOTE, [PAIR]], PLACE]]
+)
+def test_gold_in_a_right_form_is_found(answer: object) -> None:
+    assert at(answer) == {"p1": [(19, 46)]}
+
+
+def test_lists_nested_a_hundred_thousand_deep_are_searched() -> None:
+    deep: object = PLACE
+    for _ in range(100_000):
+        deep = [deep]
+    assert at(deep) == {"p1": [(19, 46)]}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         *(None, True, 7, 10**400, "", ".", {}, [[], [[]]]),
         "Kalvot",  # too short
         "Kalvot got 42 on Mirbex, as reported.",
-        "Kalvot scores 42 on\ud800 Mirbex.",
-        {"paper_id": ["p1"], "start": 0, "end": 20},
-        {"paper_id": "p1", "start": 0, "end": 10**30},
-        {"paper_id": "p1", "start": 0, "end": 5},
-        {"Kalvot scores 42 on Mirbex.": 1},
+        # gold in another spelling, in a longer text, of another paper or without one
+        *(QUOTE.swapcase(), QUOTE.replace("a", "\u0430"), QUOTE.replace("42", "42\ud800")),
+        *("\u200b".join(QUOTE), f"It says: {QUOTE}", f"{QUOTE} {PAPERS['p2']}"),
+        *({"paper_id": "p2", "text": QUOTE}, {"text": QUOTE}, {QUOTE: 1}, {"answer": [QUOTE]}),
+        # places of another type, from the end, swapped, beyond the text, of too few characters
+        *({**PLACE, "start": 19.0}, {**PLACE, "start": -54, "end": -27}),
+        *({**PLACE, "start": 46, "end": 19}, {**PLACE, "end": 10**30}, {**PLACE, "end": 24}),
+        *({**PLACE, "start": False}, {**PLACE, "paper_id": "p9"}, {**PLACE, "paper_id": ["p1"]}),
+        *({**PLACE, "text": 7}, ["p1", 19, 46], ["p1", "p2"]),
     ],
+    ids=repr,
 )
 def test_what_points_nowhere_is_nothing(answer: object) -> None:
     assert at(answer) == {}
@@ -38,17 +62,15 @@ def test_what_points_nowhere_is_nothing(answer: object) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_not_finite_spoils_the_answer(number: float) -> None:
-    gold = PAPERS["p1"][19:46]
-    assert at([gold]) != {}
-    assert at([gold, number]) == {}
-    assert at([gold, {"paper_id": "p1", "start": number, "end": 20}]) == {}
+    assert at([QUOTE]) != {}
+    assert at([QUOTE, number]) == {}
+    assert at([QUOTE, {"paper_id": "p1", "start": number, "end": 20}]) == {}
 
 
 def test_too_many_items_point_at_nothing() -> None:
-    gold = PAPERS["p1"][19:46]
-    many = [gold, *(f"a made up sentence {i}" for i in range(SETTINGS.max_items))]
+    many = [QUOTE, *(f"a made up sentence {i}" for i in range(SETTINGS.max_items))]
     assert at(many) == {}
-    assert at([gold] * 5000) == {"p1": [(19, 46)]}
+    assert at([QUOTE] * 5000) == {"p1": [(19, 46)]}
 
 
 def test_items_that_stand_at_too_many_places_point_at_nothing() -> None:
@@ -69,7 +91,7 @@ def test_quotes_that_would_be_looked_for_without_end_point_at_nothing() -> None:
     for more, counted in ((0, True), (1, False)):
         papers = {"p1": gold.ljust(200_000), "p2": "-" * more}
         # 1,000 quotes x 200,000 characters.
-        many = [gold, *(f"a made up sentence {n}" for n in range(999))]
+        many = [QUOTE, *(f"a made up sentence {n}" for n in range(999))]
         assert bool(locate(many, papers, SETTINGS).pieces) == counted
         named = [{"paper_id": "p1", "text": quote} for quote in many]
         assert locate(named, papers, SETTINGS).retrieved == {"p1": [(0, len(gold))]}

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.errors import SourceError
+from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import SPLITS, Problem, Split
-from env.problems.settings import SyntheticSettings
-from env.problems.synthetic import generate
 from tasks.data.links import collections, leaks, sentences
 from tasks.data.settings import SplitSettings
 from tasks.data.source import Candidate

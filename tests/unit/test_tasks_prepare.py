@@ -12,8 +12,8 @@ from helpers.changed import write_params
 from helpers.recorder import Recorder
 
 from env.errors import SourceUnreachable
+from env.problems.fields import generate
 from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
-from env.problems.synthetic import generate
 from flows import stages
 from tasks import paths, prepare
 from tasks.config import check, prepared

@@ -19,8 +19,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from env.web.logs import limit_repeats
-from env.web.protocol import WholeBodies, raise_descriptors
+from env.server.door.logs import limit_repeats
+from env.server.door.protocol import WholeBodies, raise_descriptors
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """The WebSocket `/ws`: who gets a session, how long it may be silent, which messages pass.
 
 The guard is between the connection and OpenEnv's loop. It answers a refused message itself, and the
-session continues; so it does with a question for the state that was answered since the last step.
-It closes a session that is idle, and refuses one that the server has no place for. Errors that
-contain the text of an exception are logged, and the client receives a fixed sentence. Neighbours:
+session continues. A repeated `state` request gets the cached answer until the next step. The guard
+closes a session that is idle, and refuses one that the server has no place for. Errors that contain
+the text of an exception are logged, and the client receives a fixed sentence. Neighbours:
 `messages.py` checks a message, `seats.py` counts the sessions.
 """
 
@@ -58,9 +58,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, seats: Seats, idle_s: float, message_bytes: int) -> None:
         self._app = app
-        self._seats = seats
-        self._idle_s = idle_s
-        self._message_bytes = message_bytes
+        self.seats, self.idle_s, self.message_bytes = seats, idle_s, message_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI defines it."""
@@ -70,10 +68,9 @@ class Guard:
         if "session_id" in parse_qs(scope["query_string"].decode("latin-1"), True):
             await _refuse(receive, send, WSErrorCode.SESSION_ERROR, NO_ATTACHING, _VIOLATION)
             return
-        session = _Session(receive, send, self._seats, self._idle_s, self._message_bytes)
-        session.address = network((scope.get("client") or ("",))[0])
-        if not await self._seats.take(session):
-            reason = f"{self._seats.rule}; try again later"
+        session = _Session(self, receive, send, network((scope.get("client") or ("",))[0]))
+        if not await self.seats.take(session):
+            reason = f"{self.seats.rule}; try again later"
             await _refuse(receive, send, WSErrorCode.CAPACITY_REACHED, reason, _TRY_AGAIN)
             return
         LEAVES.set(session.leaves)
@@ -82,19 +79,16 @@ class Guard:
             await self._app(scope, session.receive, session.send)
         finally:
             watch.cancel()
-            self._seats.leave(session)
+            self.seats.leave(session)
 
 
 class _Session:
     """One connection, as OpenEnv's loop sees it."""
 
-    address = ""
-
-    def __init__(
-        self, receive: Receive, send: Send, seats: Seats, idle_s: float, message_bytes: int
-    ) -> None:
-        self._receive, self._send = receive, send
-        self._seats, self._idle_s, self._message_bytes = seats, idle_s, message_bytes
+    def __init__(self, guard: Guard, receive: Receive, send: Send, address: str) -> None:
+        self._receive, self._send, self.address = receive, send, address
+        self._seats, self._idle_s = guard.seats, guard.idle_s
+        self._message_bytes = guard.message_bytes
         self.leaves: list[Callable[[], None]] = []
         self._ahead: asyncio.Queue[Message] = asyncio.Queue()
         self._gone = False

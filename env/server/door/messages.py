@@ -27,12 +27,8 @@ _ESCAPED = 12
 """Bytes of one character as two escapes, such as `\\ud83d\\ude00`."""
 
 _KEYS = {"reset": {"type", "data"}, "step": {"type", "data"}, "state": {"type"}, "close": {"type"}}
-_NAMES = {
-    *RLMAction.model_fields,
-    *FrameTurn.model_fields,
-    *("action", "body", "data", "episode_id", "index", "request_id", "seed", "split", "start"),
-    *("stop", "timeout_s", "type"),
-}
+_OF_REQUESTS = "action body data episode_id index request_id seed split start stop timeout_s type"
+_NAMES = {*RLMAction.model_fields, *FrameTurn.model_fields, *_OF_REQUESTS.split()}
 """Fields that an error may name; any other name was chosen by the client."""
 
 

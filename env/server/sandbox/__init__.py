@@ -1,6 +1,6 @@
 """The REPL sandbox: policy-written Python, one confined process per REPL.
 
-    host = SandboxHost(limits, settings)
+    host = SandboxHost(settings)
     repl = host.open({"p1": "..."})
     result = repl.run("FINAL(search(context, 'Kalvot'))")
 
@@ -8,27 +8,9 @@ The policy's mistakes are values (`CellDone.error`); `SandboxError` means that t
 failed. Neighbours: only `env/server` imports this; `inside/` runs in other processes.
 """
 
-from env.server.sandbox.host import (
-    TYPICAL_FRAMES,
-    Sandbox,
-    SandboxHost,
-    hard_descriptors,
-    most_workers,
-)
+from env.server.sandbox.host import Sandbox, SandboxHost
 from env.server.sandbox.repl import Repl
-from env.server.sandbox.results import UNSET, CellDone, CellError, SubCall
+from env.server.sandbox.results import UNSET, CellDone, SubCall
 from env.server.sandbox.wire import MAX_ANSWER
 
-__all__ = [
-    "MAX_ANSWER",
-    "TYPICAL_FRAMES",
-    "UNSET",
-    "CellDone",
-    "CellError",
-    "Repl",
-    "Sandbox",
-    "SandboxHost",
-    "SubCall",
-    "hard_descriptors",
-    "most_workers",
-]
+__all__ = ["MAX_ANSWER", "UNSET", "CellDone", "Repl", "Sandbox", "SandboxHost", "SubCall"]

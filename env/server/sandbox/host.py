@@ -21,7 +21,7 @@ from env.server.sandbox.slots import Slots
 from env.server.sandbox.spawner import Spawner, Zygote
 from env.server.sandbox.templates import Templates
 from env.server.sandbox.wire import MAX_ANSWER, JSONValue, pack
-from env.settings import TEMPLATES, LimitSettings, SandboxSettings
+from env.settings import TEMPLATES, EnvSettings, LimitSettings
 
 _LIFE_CELLS = 100
 """CPU limit of a worker's whole life, in cells: the kernel ends it even if the host fails to."""
@@ -43,14 +43,10 @@ class SandboxHost:
     """Opens REPLs. Thread-safe. The constructor starts one worker to prove that the layers hold.
 
     Args:
-        limits: Limits of every cell.
-        settings: Number of cells that run at the same time, and of contexts kept loaded.
-        search_window: Default `window` of `search`.
-        passage_chars: Characters of a paragraph from which `rank` takes its sentences.
+        settings: Limits of every cell, cells that run at the same time, and memory of all. With
+            `rank: minilm`, `rank` asks for its order, by a `SubCall`, instead of computing it.
         span_chars: Characters of a passage at least.
-        memory_mb: Memory of the server and all its REPLs; None for the machine's or container's.
         relieve: Called when no descriptor is free; it may close some that nobody needs.
-        ordered: Whether `rank` asks for its order, by a `SubCall`, instead of computing it.
 
     Raises:
         SandboxError: seccomp is not available here.
@@ -61,40 +57,33 @@ class SandboxHost:
 
     def __init__(
         self,
-        limits: LimitSettings,
-        settings: SandboxSettings,
-        search_window: int = 0,
-        passage_chars: int = ranking.PASSAGE_CHARS,
+        settings: EnvSettings,
         span_chars: int = ranking.LEAST_CHARS,
-        memory_mb: int | None = None,
         relieve: Callable[[], None] = lambda: None,
-        ordered: bool = False,
     ) -> None:
-        self._limits = limits
+        self._limits = limits = settings.limits
         self._options: dict[str, Any] = {
             "memory_bytes": limits.memory_mb << 20,
             "life_cpu_s": int(limits.cell_cpu_s * _LIFE_CELLS) + 10,
             "stdout_chars": limits.observation_chars,
-            "search_window": search_window,
-            "passage_chars": passage_chars,
+            "search_window": settings.search_window,
+            "passage_chars": settings.passage_chars,
             "span_chars": span_chars,
-            "ordered": ordered,
+            "ordered": settings.rank == "minilm",
         }
         self._bpf = compile_filter() if self._seccomp else None
-        total = machine_bytes() if memory_mb is None else memory_mb << 20
+        total = machine_bytes() if settings.memory_mb is None else settings.memory_mb << 20
+        most = most_workers(hard_descriptors(), most_processes())
         self._shared = Shared(
             # More cells than processors would only wait for each other.
-            Slots(min(settings.running_cells, len(os.sched_getaffinity(0)))),
-            Ledger(
-                int(total * _REPL_SHARE),
-                most_workers(hard_descriptors(), TEMPLATES, most_processes()),
-            ),
+            Slots(min(settings.sandbox.running_cells, len(os.sched_getaffinity(0)))),
+            Ledger(int(total * _REPL_SHARE), most),
             ("no_new_privs", "rlimits", *(("seccomp",) if self._seccomp else ())),
         )
         self._lock = threading.Lock()
         self._closed = False
         self._repls: weakref.WeakSet[Repl] = weakref.WeakSet()
-        self._templates = Templates(TEMPLATES, settings.templates_mb << 20)
+        self._templates = Templates(TEMPLATES, settings.sandbox.templates_mb << 20)
         self._relieve = relieve
         self._zygote = Zygote(self._bpf, relieve)
         try:
@@ -184,20 +173,18 @@ def hard_descriptors() -> int | None:
     return None if hard == resource.RLIM_INFINITY else hard
 
 
-def most_workers(
-    descriptors: int | None, templates: int, processes: int | None = None
-) -> int | None:
+def most_workers(descriptors: int | None, processes: int | None = None) -> int | None:
     """Workers that may live at a time, or None without a limit.
 
-    Each holds a descriptor and is a process. Each session holds a connection and a thread.
+    Each worker and template holds a descriptor and is a process. Each session holds a connection
+    and a thread.
 
     Args:
         descriptors: as of `hard_descriptors`.
-        templates: number of contexts kept loaded; each holds a descriptor and is a process.
         processes: limit of processes and threads; None without one.
     """
     limits = ((descriptors, SERVER_DESCRIPTORS), (processes, SERVER_THREADS))
-    free = [limit - own - templates for limit, own in limits if limit is not None]
+    free = [limit - own - TEMPLATES for limit, own in limits if limit is not None]
     return TYPICAL_FRAMES * max(1, min(free) // (TYPICAL_FRAMES + 1)) if free else None
 
 
@@ -210,7 +197,7 @@ class Sandbox:
     """
 
     def __init__(self, limits: LimitSettings | None = None, context: JSONValue = "") -> None:
-        self._host = SandboxHost(limits or LimitSettings(), SandboxSettings(running_cells=1))
+        self._host = SandboxHost(EnvSettings(limits=limits or LimitSettings()))
         self._repl = self._host.open(context)
 
     def __enter__(self) -> Repl:

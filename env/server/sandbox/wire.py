@@ -14,16 +14,12 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from env.server.sandbox.inside.channel import ITEM_CHARS, MAX_FRAME, MAX_HEADER, MAX_TEXT
+
 JSONValue = Any
 """None, bool, int, float, str, or lists and string-keyed dicts of these."""
-MAX_HEADER = 256 * 1024
-MAX_FRAME = 4 * 1024 * 1024
-MAX_TEXT = 4 * MAX_FRAME
-"""Limit of characters of a value: a text may occur in it many times, but is sent once."""
 MAX_ANSWER = 1_000_000
 """Limit of characters of an answer, which parents and clients receive with all its repeats."""
-_ITEM_CHARS = 16
-"""Characters that a list, a dict or a number counts: an empty list takes 64 bytes."""
 MAX_DEPTH = 200
 """More than `inside/channel.py` sends, less than recursion allows (three calls per level)."""
 
@@ -137,10 +133,10 @@ def characters(value: JSONValue) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, list):
-        return _ITEM_CHARS + sum(map(characters, value))
+        return ITEM_CHARS + sum(map(characters, value))
     if isinstance(value, dict):
-        return _ITEM_CHARS + sum(map(len, value)) + sum(map(characters, value.values()))
-    return _ITEM_CHARS
+        return ITEM_CHARS + sum(map(len, value)) + sum(map(characters, value.values()))
+    return ITEM_CHARS
 
 
 def _text(index: Any, texts: list[str]) -> str:

@@ -27,10 +27,9 @@ from env.models import (
 from env.ranking import MOST_ORDERED
 from env.server.sandbox import MAX_ANSWER, UNSET, CellDone, Repl, SandboxHost, SubCall
 from env.server.tree.budget import TokenBudget, needed
-from env.server.tree.frame import Frame, PendingCalls, as_context, held_bytes
-from env.server.tree.subcalls import first_messages, limit_on
+from env.server.tree.frame import Frame, PendingCalls, as_context, context_chars, held_bytes
 from env.server.tree.turn import parse
-from env.settings import CHILD_CONTEXT_CHARS, EnvSettings
+from env.settings import CHILD_CONTEXT_CHARS, PROMPT_CHARS, EnvSettings
 
 TEXT_BYTES = 16 << 20
 """Limit of the texts of one episode that the server keeps for its score.
@@ -98,14 +97,7 @@ class Tree:
         self._ended: list[Frame] = []
         limit = self._limits.tree_tokens
         self._budget = TokenBudget(limit)
-        first = prompts.root_messages(
-            settings.prompt_style,
-            self._limits,
-            settings.search_window,
-            question,
-            len(papers),
-            limit,
-        )
+        first = prompts.root_messages(settings, question, len(papers))
         if self._budget.lacks(first):
             raise RefusedError(
                 f"a budget of {limit} tokens is too small for one turn: this question needs "
@@ -475,13 +467,13 @@ class Tree:
             batched=call.fn.endswith("_batched"), values=[None] * len(call.prompts), waiting={}
         )
         contexts = call.contexts or [None] * len(call.prompts)
-        quota = self._budget.left is not None
+        kind: FrameKind = "llm" if call.fn.startswith("llm") else "rlm"
         for slot, (prompt, given) in enumerate(zip(call.prompts, contexts, strict=False)):
-            refusal = limit_on(self._limits, call, slot, frame.depth, len(self._frames))
+            refusal = self._refusal(kind, slot, prompt, given, frame.depth)
             context = None if refusal else as_context(given)
             if given is not None and context is None and not refusal:
                 refusal = "a context is a string or a dict of strings"
-            messages = [] if refusal else first_messages(self._settings, call, slot, context, quota)
+            messages = [] if refusal else self._first_messages(kind, prompt, context)
             refusal = refusal or self._budget.lacks(messages)
             if not refusal and not self._hold(prompt, context):
                 refusal = _USED_UP
@@ -489,10 +481,31 @@ class Tree:
                 calls.values[slot] = f"error: {refusal}"
                 continue
             self.shown.append(prompt)
-            kind: FrameKind = "llm" if call.fn.startswith("llm") else "rlm"
             child = self._add(frame, kind, prompt, None if kind == "llm" else context, messages)
             calls.waiting[child.number] = slot
         return calls
+
+    def _refusal(
+        self, kind: FrameKind, slot: int, prompt: str, given: JSONValue, depth: int
+    ) -> str | None:
+        """Reason why a sub-call is refused, by its place in its batch; None if it is allowed."""
+        limits = self._limits
+        if kind == "rlm" and depth >= limits.max_depth:
+            return f"no sub-calls below depth {limits.max_depth}; answer from this part yourself"
+        if slot >= limits.max_children:
+            return f"at most {limits.max_children} sub-calls at once"
+        if len(self._frames) >= limits.max_frames:
+            return f"the {limits.max_frames} frames of this episode are used up"
+        if len(prompt) > PROMPT_CHARS:
+            return f"the prompt is longer than {PROMPT_CHARS} characters; hand text as context"
+        if context_chars(given) > CHILD_CONTEXT_CHARS:
+            return f"the context is longer than {CHILD_CONTEXT_CHARS} characters"
+        return None
+
+    def _first_messages(self, kind: FrameKind, prompt: str, context: JSONValue) -> list[Message]:
+        if kind == "llm":
+            return prompts.llm_messages(self._settings.prompt_style, prompt)
+        return prompts.child_messages(self._settings, prompt, context)
 
     # --- ends
 

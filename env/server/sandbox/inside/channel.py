@@ -2,7 +2,8 @@
 
 Host to worker: u32 length, marshal (trusted, compact). Worker to host: u32 length, u32 length of
 a JSON header, header, UTF-8 blobs. Every text of a value is a blob, and the header only refers to
-it. So the host never parses much JSON from here. `env/server/sandbox/wire.py` is the other end.
+it. So the host never parses much JSON from here. `env/server/sandbox/wire.py` is the other end with
+the same limits.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ FD = 3
 MAX_HEADER = 256 * 1024
 MAX_FRAME = 4 * 1024 * 1024
 MAX_TEXT = 4 * MAX_FRAME
+"""Limit of characters of a value: a text may occur in it many times, but is sent once."""
 MAX_DEPTH = 64
-_ITEM_CHARS = 16
+ITEM_CHARS = 16
+"""Characters that a list, a dict or a number counts: an empty list takes 64 bytes."""
 
 
 class TooLargeError(ValueError):
@@ -69,7 +72,7 @@ def frame(kind: str, number: int, value: Any, most: int = MAX_TEXT) -> bytes:
     tree = _tree(value, blobs, 0, set())
     if _characters(tree, [len(text) for text in blobs]) > most:
         raise TooLargeError(
-            f"too large: at most {most:,} characters, with {_ITEM_CHARS} for each number or list"
+            f"too large: at most {most:,} characters, with {ITEM_CHARS} for each number or list"
         )
     encoded = [text.encode("utf-8", "replace") for text in blobs]
     header = json.dumps(
@@ -118,12 +121,12 @@ def _tree(value: Any, blobs: dict[str, int], depth: int, above: set[int]) -> Any
 def _characters(tree: Any, sizes: list[int]) -> int:
     """Characters of a tree: those of its texts with all repeats, and 16 for each other item."""
     if isinstance(tree, list):
-        return _ITEM_CHARS + sum(_characters(item, sizes) for item in tree)
+        return ITEM_CHARS + sum(_characters(item, sizes) for item in tree)
     if not isinstance(tree, dict):
-        return _ITEM_CHARS
+        return ITEM_CHARS
     if "s" in tree:
         return sizes[tree["s"]]
-    return _ITEM_CHARS + sum(sizes[key] + _characters(item, sizes) for key, item in tree["d"])
+    return ITEM_CHARS + sum(sizes[key] + _characters(item, sizes) for key, item in tree["d"])
 
 
 _LAZY = tuple(map(type, ({}.keys(), {}.values(), {}.items(), range(0), map(str, ()), iter([]))))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 
-class Output:
+
+class Output(io.TextIOBase):
     """A text stream that keeps at most `limit` characters."""
 
     encoding = "utf-8"
     errors = "replace"
-    closed = False
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -41,22 +42,6 @@ class Output:
         """The text that was kept."""
         return "".join(self._parts)
 
-    def writelines(self, lines: list[str]) -> None:
-        """Write each line."""
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        """Do nothing: the stream has no buffer."""
-
-    def isatty(self) -> bool:
-        """False: the stream is not a terminal."""
-        return False
-
     def writable(self) -> bool:
         """True."""
         return True
-
-    def readable(self) -> bool:
-        """False."""
-        return False

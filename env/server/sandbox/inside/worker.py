@@ -23,7 +23,7 @@ from typing import Any
 
 from env.ranking import near
 
-from . import confine, executor, traces
+from . import confine, library, traces
 from .calls import Calls, FinalCalled
 from .channel import Channel, frame
 from .output import Output
@@ -107,7 +107,7 @@ class _Repl:
         self._variables.update(self._reserved, question=options["question"])
         self._hidden = set(self._variables)
         sys.modules["__main__"] = module
-        executor.install()
+        library.replace_pools()
         time.sleep = _refuse_sleep  # type: ignore[assignment]
         random.seed(0)
         sys.stdin = None

@@ -20,18 +20,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from . import confine, imports, paths, traces, worker
+from . import confine, library, traces, worker
 
 
 def main(control_fd: int) -> None:
     """Serve the host until its end of the control socket closes."""
     control = socket.socket(fileno=control_fd)
     config = marshal.loads(control.recv(1 << 20))
-    imports.load()
+    library.load()
     null = os.open("/dev/null", os.O_RDWR)
     with open("/proc/self/statm") as file:
         config["base_bytes"] = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    paths.hide()
+    library.hide_paths()
     config["layers"] = confine.harden_zygote()
     config["parent_pid"] = os.getpid()
     for fd in (0, 1, 2):

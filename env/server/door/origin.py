@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+_SETTING = "env.allowed_hosts"
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 """Methods whose answer a page of another host cannot read, and that change nothing."""
 
@@ -22,19 +23,16 @@ class SameOrigin:
 
     Args:
         app: application behind it.
-        allowed: host names besides the server's own.
-        setting: where they are set, for the reasons.
+        allowed: host names besides the server's own: `env.allowed_hosts`.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Collection[str], setting: str) -> None:
-        self._app, self._setting = app, setting
+    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
+        self._app = app
         self._allowed = {name.lower() for name in allowed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection, as ASGI defines it."""
-        reason = (
-            None if scope["type"] == "lifespan" else foreign(scope, self._allowed, self._setting)
-        )
+        reason = None if scope["type"] == "lifespan" else foreign(scope, self._allowed)
         if reason is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -43,7 +41,7 @@ class SameOrigin:
             await PlainTextResponse(reason, 403)(scope, receive, send)
 
 
-def foreign(scope: Scope, allowed: Collection[str], setting: str) -> str | None:
+def foreign(scope: Scope, allowed: Collection[str]) -> str | None:
     """Reason why a request counts as one of a foreign page; None if it does not."""
     headers = dict(scope["headers"])
     host, origin = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"origin"))
@@ -51,15 +49,15 @@ def foreign(scope: Scope, allowed: Collection[str], setting: str) -> str | None:
     server = scope.get("server") or ("", None)
     if host and not (_is_loopback(name) or name in allowed):
         if allowed:
-            return f"This server does not answer for that host ({setting}).\n"
+            return f"This server does not answer for that host ({_SETTING}).\n"
         if _is_loopback(server[0]):
-            return f"This server answers for this machine only ({setting}).\n"
+            return f"This server answers for this machine only ({_SETTING}).\n"
     if not origin or (scope["type"] == "http" and scope["method"] in _SAFE):
         return None
     page = _address(origin.partition("://")[2])
     if page == (name, port) or page[0] in allowed:
         return None
-    return f"A page of another host may not use this server ({setting}).\n"
+    return f"A page of another host may not use this server ({_SETTING}).\n"
 
 
 def _address(netloc: str) -> tuple[str, int | None]:

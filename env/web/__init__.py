@@ -1,1 +1,0 @@
-"""What every server of the project checks before it reads a request."""
