@@ -29,6 +29,7 @@ from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import LEAST_COLLECTIONS, LEAST_PROBLEMS
 from tasks import paths
 from tasks.config.params import Params
+from tasks.deployment.local import local_server
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
 from tasks.registry import champions, versions
@@ -190,8 +191,6 @@ def decide(
     """
     import torch
 
-    from tasks.registry.serving import own_server
-
     torch.set_num_threads(params.threads)
     opponent = opponent_of(champion)
     models = {"opponent": opponent.folder, "challenger": versions.download(challenger)}
@@ -202,7 +201,7 @@ def decide(
         sets = promotion.two_sets(problems.problems, params.promote.problems, seed)
         lack = promotion.too_small(sets)
         if lack is None:
-            with own_server(params, problems.folder) as url:
+            with local_server(params, problems.folder) as url:
                 for label, specs in zip(SETS, sets, strict=True):
                     rows = play_set(models, url, specs, params, label)
                     outcomes.append(promotion.compare_on_set(**rows, bootstrap=bootstrap))

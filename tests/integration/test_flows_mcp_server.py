@@ -207,7 +207,7 @@ def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_que
     assert {line["id"] for line in told if "error" in line} == {2, 3}
     assert answer["result"]["structuredContent"]["evidence"]
     ask(server, 6, ASKED)
-    read_until(server, "begins: ")
+    read_until(server, "m searches 2 documents")
     assert_ended(server, [one for one in offspring() if one not in before], code=0)
 
 

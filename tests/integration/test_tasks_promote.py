@@ -83,7 +83,7 @@ def played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return {name: rows(path, chosen, name) for name, path in models.items()}
 
     monkeypatch.setattr(promote, "play_set", play_set)
-    monkeypatch.setattr("tasks.registry.serving.own_server", lambda *_: nullcontext("nowhere"))
+    monkeypatch.setattr(promote, "local_server", lambda *_: nullcontext("nowhere"))
     return sets
 
 
