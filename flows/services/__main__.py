@@ -24,7 +24,6 @@ from flows.services.processes import (
     start,
     stop,
     takes_password,
-    where_it_runs,
     withheld,
 )
 from tasks.errors import PipelineError, StageError
@@ -67,7 +66,7 @@ def ui(open_pages: bool = True) -> None:
     import webbrowser
 
     for name, service in (("Prefect", SERVER), ("MLflow", TRACKING)):
-        health = where_it_runs(service).health or ""
+        health = service.health or ""
         url, healthy = health.removesuffix("/health").removesuffix("/api"), answers(health)
         asks = f"   (password: {password()})" if service == SERVER else ""
         typer.echo(f"{name:8} {url}{asks if healthy else '   (not running: make up)'}")

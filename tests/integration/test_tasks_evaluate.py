@@ -37,7 +37,6 @@ def project(served_folder: Path, server_params: Params, monkeypatch: pytest.Monk
     for path in evaluate.MODELS.values():
         path.mkdir(parents=True)
     monkeypatch.setattr(evaluate, "KEPT", 2)
-    monkeypatch.setattr(evaluate, "PASSES", 2)
     few = {"episodes": EPISODES, "latency_episodes": 3, "bootstrap": 200}
     play_as(monkeypatch, before=careless(), after=fields_expert())
     return with_settings(server_params, few)
@@ -51,9 +50,8 @@ def play_as(monkeypatch: pytest.MonkeyPatch, before: Policy, after: Policy) -> N
 
 
 @pytest.fixture
-def short(project: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """The same with one problem of each difficulty, sampled once."""
-    monkeypatch.setattr(evaluate, "PASSES", 1)
+def short(project: Params) -> Params:
+    """The same with one problem of each difficulty."""
     return with_settings(project, {"episodes": 3})
 
 
@@ -88,16 +86,16 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
     assert recorder.artifacts == [paths.EVALUATION, evaluate.EPISODES, paths.TRANSCRIPTS]
 
     episodes = pd.read_parquet(evaluate.EPISODES)
-    assert len(episodes) == 2 * 3 * EPISODES  # two models; greedy and two sampled passes
-    keys = ["problem_id", "mode", "pass"]
+    assert len(episodes) == 2 * 2 * EPISODES  # two models; greedy and sampled
+    keys = ["problem_id", "mode"]
     before, after = (
         episodes[episodes["model"] == model].set_index(keys).sort_index()
         for model in ("before", "after")
     )
-    assert before.index.equals(after.index)  # the same problems, modes and passes
-    assert set(episodes.groupby("difficulty").size()) == {2 * 3 * EPISODES // 3}
+    assert before.index.equals(after.index)  # the same problems and modes
+    assert set(episodes.groupby("difficulty").size()) == {2 * 2 * EPISODES // 3}
     assert told["after"]["reward_mean"] == pytest.approx(
-        after.loc[:, "sampled", :]["reward"].mean()
+        after.xs("sampled", level="mode")["reward"].mean()
     )
 
     lines = [json.loads(line) for line in paths.TRANSCRIPTS.read_text().splitlines()]

@@ -60,16 +60,3 @@ def test_a_run_that_makes_no_model_is_short_and_changes_no_estimate() -> None:
     again.begin("promote")
     again.end("promote", "done", 0.2)
     assert left("promote") == "promote about 30 s; whole run about 60 s left"
-
-
-def test_what_an_earlier_run_made_is_expected_of_later_stages_too() -> None:
-    for name in STAGES:
-        play(name, "done", 30)
-    durations = Durations(PARAMS, [])
-    durations.begin("prepare")
-    durations.end("prepare", "cached", 1)
-    assert durations.left("train") == "train a few seconds; whole run a few seconds left"
-    durations.begin("validate")
-    durations.end("validate", "done", 20)
-    assert durations.left("train") == "train about 30 s; whole run about 4 min left"
-    assert left("validate").startswith("validate about 20 s")
