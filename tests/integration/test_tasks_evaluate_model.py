@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -126,22 +124,7 @@ def test_the_command_measures_a_model_that_lost_few_episodes_with_a_warning(
     assert "1 of 20 episodes of some/model (sampled) are void" in caplog.text
 
 
-def test_no_session_is_idle_for_too_long_while_the_endpoint_is_slow(
-    served_folder: Path, params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RLM_ENV_URL")
-    monkeypatch.setattr(evaluate_model.evaluate, "play_alone", lambda *_, **__: [])
-    hasty = params.env.model_copy(update={"idle_timeout_s": 1.0})
-    slow = threading.Event()
-
-    def reply(body: dict[str, Any]) -> str:
-        if len(endpoint.bodies) > 2 and not slow.is_set():
-            slow.set()
-            time.sleep(2)
-        return "```repl\nFINAL([])\n```"
-
-    with serving() as endpoint:
-        endpoint.reply = reply
-        told = json.loads(play(params.model_copy(update={"env": hasty}), endpoint).read_text())
-    assert slow.is_set()
-    assert told["void_rate"] == 0
+def test_sessions_outlast_a_slow_model_except_on_a_space_which_would_be_rebuilt() -> None:
+    hasty, space = Params(), changed(Params(), deploy={"target": "space"})
+    assert evaluate_model.patient(hasty).env.idle_timeout_s == evaluate_model.PATIENCE_S
+    assert evaluate_model.patient(space) == space

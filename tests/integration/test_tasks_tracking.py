@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 
 from env import variables
 from tasks.config.params import Params
-from tasks.errors import ConfigError, GateFailed, PipelineError, StageError
+from tasks.errors import ConfigError, GateFailed, StageError
 from tasks.registry import versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import StageRun, stage_run
@@ -79,35 +79,33 @@ def test_a_run_that_is_killed_while_it_is_described_is_found(
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
-    [(StageError, "gate: no disk"), (ConfigError, "gate: no disk"), (GateFailed, "no disk")],
+    ("error", "status", "told"),
+    [
+        (StageError("no disk"), "FAILED", "gate: no disk"),
+        (ConfigError("no disk"), "FAILED", "gate: no disk"),
+        (GateFailed("no disk"), "FAILED", "no disk"),  # advice as it is
+        (ValueError("no disk"), "FAILED", "no disk"),
+        (KeyboardInterrupt(), "KILLED", None),
+    ],
 )
-def test_an_error_is_told_with_its_stage_and_advice_as_it_is(
-    kind: type[PipelineError], told: str
+def test_a_run_ends_as_its_stage_did_and_tells_its_error(
+    error: BaseException, status: str, told: str | None
 ) -> None:
-    with pytest.raises(kind, match=f"^{told}$"), stage_run("gate", PARAMS) as run:
-        raise kind("no disk")
-    assert stored(run).data.tags["error"] == told
+    begun: list[StageRun] = []
 
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(None, "FINISHED"), (ValueError("no disk"), "FAILED"), (KeyboardInterrupt(), "KILLED")],
-)
-def test_a_run_ends_as_its_stage_did(error: BaseException | None, status: str) -> None:
-    raised: type[BaseException] | None = None
-    try:
-        with stage_run("train", PARAMS) as run:
+    def stage() -> None:
+        with stage_run("gate", PARAMS) as run:
+            begun.append(run)
             run.log_metrics({"reward/overall": 0.5}, step=1)
-            if error:
-                raise error
-    except BaseException as caught:
-        raised = type(caught)
-    assert raised == (type(error) if error else None)
+            raise error
+
+    with pytest.raises(type(error), match=f"^{told or ''}$"):
+        stage()
+    (run,) = begun
     assert stored(run).info.status == status
     # Measurements from before the end are there, whatever the end.
     assert stored(run).data.metrics["reward/overall"] == 0.5
-    assert stored(run).data.tags.get("error") == ("no disk" if status == "FAILED" else None)
+    assert stored(run).data.tags.get("error") == told
 
 
 def test_tables_grow_and_artifacts_are_kept_beside_the_store(store: str, tmp_path: Path) -> None:
