@@ -219,10 +219,8 @@ def play_alone(
         lost = str(error)
     lost = lost or next((episode.void for episode in played if episode.void), None)
     if lost:
-        logger.warning(
-            "evaluate: %s: only %d of %d episodes count for the latency, the others are lost (%s)",
-            *(label, len(seconds_of(played)), len(some), lost),
-        )
+        counts = f"only {len(seconds_of(played))} of {len(some)} episodes count for the latency"
+        logger.warning("evaluate: %s: %s, the others are lost (%s)", label, counts, lost)
     return played
 
 
@@ -246,8 +244,8 @@ def compare(
         report = compare_models(rows, alone, Bootstrap(settings.bootstrap, SEED))
     if report["voids_as_zero"]:
         logger.warning(
-            "evaluate: %d void episodes of after count as 0, because it has more than before (%s)",
-            *(report["voids_as_zero"], report["after"]["voids"]),
+            f"evaluate: {report['voids_as_zero']} void episodes of after count as 0, since it has "
+            f"more than before ({report['after']['voids']})"
         )
     return report | {
         "seed": SEED,
@@ -273,8 +271,8 @@ def require_played(
     voids = [row["void"] for row in rows if row["void"] is not None]
     if voids:
         logger.warning(
-            "evaluate: %d of %d episodes of %s are void and have no score (%s)",
-            *(len(voids), len(rows), name, voids[0]),
+            f"evaluate: {len(voids)} of {len(rows)} episodes of {name} are void and have no score "
+            f"({voids[0]})"
         )
     if len(voids) == len(rows):
         raise StageError(f"all episodes of {name} are void ({voids[0]}). {fix}")

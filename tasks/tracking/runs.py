@@ -98,9 +98,10 @@ class StageRun:
             yield
         except (MlflowException, OSError) as error:
             if not self._failed:
+                refused = f"{what} ({first_line(error)})"
                 logger.warning(
-                    "MLflow at %s does not accept %s (%s); the stage goes on, its numbers wait",
-                    *(shown_uri(), what, first_line(error)),
+                    f"MLflow at {shown_uri()} does not accept {refused}; the stage goes on, its "
+                    "numbers wait"
                 )
             self._failed = True
             self._next = time.monotonic() + RETRY_S
