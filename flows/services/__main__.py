@@ -10,22 +10,8 @@ import typer
 
 from env import variables
 from flows.runtime import settle
-from flows.services import automations
+from flows.services import automations, processes
 from flows.services.password import password
-from flows.services.processes import (
-    POOL,
-    PREFECT,
-    SERVER,
-    TRACKING,
-    WORKER,
-    answers,
-    require_port,
-    run_prefect,
-    start,
-    stop,
-    takes_password,
-    withheld,
-)
 from tasks.errors import PipelineError, StageError
 from tasks.tracking import runs
 
@@ -36,28 +22,28 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 def up() -> None:
     """Start the services that do not run; create the work pool, deployments and automations."""
     runs.require_here(runs.STORE)
-    for service in (SERVER, TRACKING):
-        require_port(service)
-    start(SERVER)
+    for service in (processes.SERVER, processes.TRACKING):
+        processes.require_port(service)
+    processes.start(processes.SERVER)
     # The pool comes first: deploying to a missing pool prints a message and succeeds.
-    run_prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")
-    run_prefect("work-pool", "inspect", POOL)
+    processes.run_prefect("work-pool", "create", processes.POOL, "--type", "process", "--overwrite")
+    processes.run_prefect("work-pool", "inspect", processes.POOL)
     # One run at a time, of any deployment: they all work in this folder.
-    run_prefect("work-pool", "set-concurrency-limit", POOL, "1")
-    run_prefect("--no-prompt", "deploy", "--all")
+    processes.run_prefect("work-pool", "set-concurrency-limit", processes.POOL, "1")
+    processes.run_prefect("--no-prompt", "deploy", "--all")
     automations.apply()
-    start(WORKER)
-    if keys := ", ".join(withheld()):
+    processes.start(processes.WORKER)
+    if keys := ", ".join(processes.withheld()):
         typer.echo(f"The worker has no {keys}; name what runs need in {variables.WORKER_KEYS}")
-    start(TRACKING)
+    processes.start(processes.TRACKING)
     ui(open_pages=False)
 
 
 @app.command()
 def down() -> None:
     """Stop the services that `up` started."""
-    for service in (TRACKING, WORKER, SERVER):
-        stop(service)
+    for service in (processes.TRACKING, processes.WORKER, processes.SERVER):
+        processes.stop(service)
 
 
 @app.command()
@@ -65,10 +51,11 @@ def ui(open_pages: bool = True) -> None:
     """Print the addresses of the pages and Prefect's password; open them if a display exists."""
     import webbrowser
 
-    for name, service in (("Prefect", SERVER), ("MLflow", TRACKING)):
+    for name, service in (("Prefect", processes.SERVER), ("MLflow", processes.TRACKING)):
         health = service.health or ""
-        url, healthy = health.removesuffix("/health").removesuffix("/api"), answers(health)
-        asks = f"   (password: {password()})" if service == SERVER else ""
+        url = health.removesuffix("/health").removesuffix("/api")
+        healthy = processes.answers(health)
+        asks = f"   (password: {password()})" if service == processes.SERVER else ""
         typer.echo(f"{name:8} {url}{asks if healthy else '   (not running: make up)'}")
         display = sys.platform == "darwin" or os.environ.get("DISPLAY")
         if open_pages and healthy and display:
@@ -81,7 +68,7 @@ def notify(
     url: Annotated[str, typer.Argument(help="Address that receives a POST with a JSON object.")],
 ) -> None:
     """Send the events Gated, Failed, Crashed and Promoted to a webhook."""
-    if not takes_password(f"{PREFECT}/api"):
+    if not processes.takes_password(f"{processes.PREFECT}/api"):
         raise StageError("notify: Prefect's server does not answer. Start it with `make up`.")
     for name in automations.apply(url):
         typer.echo(f"{name}: on")

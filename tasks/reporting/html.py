@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Template
 
 from env.problems.schema import Problem, Span
+from tasks.reporting import cards
 
-TEMPLATES = Path(__file__).parent / "templates"
 CAPTIONS = {
     "reward_curve": "Mean reward of the training episodes of each step (faint) and its moving "
     "average. Bands name the level of difficulty that was played: a promotion makes problems "
@@ -109,15 +109,9 @@ def problems_page(
     )
 
 
-def page(name: str) -> Any:
+def page(name: str) -> Template:
     """Template of a page; it escapes all values."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = cards.templates(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["score"] = score
     return environment.get_template(name)
 
