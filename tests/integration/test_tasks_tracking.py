@@ -1,4 +1,4 @@
-"""Records of a stage in MLflow, on a real store in a temporary folder."""
+"""Records of a stage in MLflow and their lineage, on a real store in a temporary folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import traceback
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from env import variables
+from tasks import evaluate, gate
 from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError
 from tasks.registry import versions
@@ -228,3 +230,28 @@ def test_a_full_disk_in_a_stage_is_one_message_and_ends_its_run(error: Exception
         raise error
     assert stored(run).info.status == "FAILED"
     assert stored(run).data.tags["error"].startswith("evaluate: the disk is full")
+
+
+def test_each_stage_is_recorded_with_its_own_seed() -> None:
+    own = {"prepare": {"synthetic": {"seed": 1}}, "warmstart": {"nano": {"seed": 2}}}
+    params = Params.model_validate({**own, "train": {"seed": 4}})
+    seeds = {"prepare": 1, "warmstart": 2, "zeroshot": gate.SEED, "gate": gate.SEED, "train": 4}
+    seeds |= {"evaluate": evaluate.SEED, "push": 4}
+    assert {stage: lineage.seed_of(params, stage) for stage in seeds} == seeds
+
+
+def test_a_commit_is_dirty_by_changed_sources_and_not_by_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lineage.commit.__wrapped__() == "no git"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "code.py").write_text("first")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    clean = lineage.commit.__wrapped__()
+    assert len(clean) == 40
+    (tmp_path / "notes.txt").write_text("untracked")
+    assert lineage.commit.__wrapped__() == clean
+    (tmp_path / "code.py").write_text("changed")
+    assert lineage.commit.__wrapped__() == f"{clean}-dirty"
