@@ -47,7 +47,6 @@ def render(
     transcripts: Sequence[Transcript],
     *,
     train: pd.DataFrame,
-    baseline: Mapping[str, Any],
     images: Mapping[str, Path],
     profile: str,
     made: Mapping[str, Any],
@@ -58,14 +57,12 @@ def render(
         evaluation: the content of reports/evaluation.json.
         transcripts: whole episodes, the same problems for `before` and `after`.
         train: one row per step.
-        baseline: the content of reports/baseline.json.
         images: PNG files by name.
         profile: name of the settings.
         made: `model`, `commit`, `date`, and whether the problems are `synthetic`.
     """
     return page("report.html").render(
         evaluation=evaluation,
-        baseline=baseline,
         images={name: embedded(path) for name, path in images.items()},
         captions=CAPTIONS,
         pairs=pair(transcripts),

@@ -431,7 +431,7 @@ def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
     return {f"result/{name}": value for name, value in metrics.items() if value is not None}
 
 
-def find_child(params: Params, parent: str, stage: str) -> Run | None:
+def find_child(parent: str, stage: str) -> Run | None:
     """The stage's run under `parent`; None without one.
 
     Raises:
