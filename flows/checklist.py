@@ -1,17 +1,17 @@
 """Check what a published recursive environment and its model need: `rlm checklist`.
 
-Each point is checked by program, after a run of the chain. What types, import contracts and tests
-prove of every commit isn't checked again. A point is met, has a stand-in on this machine, or needs
-a person, such as the answer of a package index. Exit code 0: no point is open; 1: some are.
+Each point is checked by program, after a run of the chain. A point is met, has a stand-in on this
+machine, or needs a person, such as a live Space. Exit code 0: no point is open; 1: some are.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +20,6 @@ from tasks.errors import PipelineError
 from tasks.io import read_report
 
 State = Literal["met", "stand-in", "person", "open"]
-Found = tuple[State, str]
-"""State of a point, and what was found."""
 LARGE_MB = 10.0
 """Largest file of a Space without Git LFS."""
 RESERVED = ("reset", "step", "state", "close")
@@ -29,30 +27,87 @@ RESERVED = ("reset", "step", "state", "close")
 COLOURS = {"met": "green", "stand-in": "yellow", "person": "yellow", "open": "red"}
 
 
-def ran(*command: str) -> subprocess.CompletedProcess[str]:
-    """A command that has ended, with its output."""
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+@dataclass(frozen=True)
+class CheckedPoint:
+    """One point of the list and what was found."""
+
+    name: str
+    state: State
+    found: str
 
 
-def latest_openenv() -> Found:
+def latest_openenv() -> tuple[State, str]:
     """Whether the installed OpenEnv is the latest on the package index."""
+    from importlib.metadata import version
+
     have = version("openenv")
-    told = ran(sys.executable, "-m", "pip", "index", "versions", "openenv").stdout
-    match = re.search(r"openenv \(([^)]+)\)", told)
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "index", "versions", "openenv"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    match = re.search(r"openenv \(([^)]+)\)", asked.stdout)
     if match is None:
         return "person", f"{have} is installed; the package index did not answer"
     return ("met" if match[1] == have else "open"), f"{have} is installed, {match[1]} is the latest"
 
 
-def manifest() -> Found:
+def manifest() -> tuple[State, str]:
     """Whether OpenEnv accepts openenv.yaml and the layout."""
-    done = ran(sys.executable, "-m", "openenv.cli", "validate", ".", "--level", "static")
+    done = subprocess.run(
+        [sys.executable, "-m", "openenv.cli", "validate", ".", "--level", "static"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     if done.returncode == 0:
         return "met", "`openenv validate . --level static` passes"
     return "open", (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
-def reserved_names() -> Found:
+def python(code: str) -> str:
+    """Output of Python code in a process of its own; this module imports nothing of the server."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return (done.stdout or done.stderr).strip()
+
+
+def base_classes() -> tuple[State, str]:
+    """Whether environment and client extend OpenEnv's classes."""
+    output = python(
+        "from env.client import RLMEnv\n"
+        "from env.server.environment import RLMEnvironment\n"
+        "from openenv.core.env_client import EnvClient\n"
+        "from openenv.core.env_server.interfaces import Environment\n"
+        "print(issubclass(RLMEnvironment, Environment), issubclass(RLMEnv, EnvClient))"
+    )
+    return ("met" if output == "True True" else "open"), (
+        f"RLMEnvironment is an Environment, RLMEnv an EnvClient: {output}"
+    )
+
+
+def client_alone() -> tuple[State, str]:
+    """Whether the client imports no module of the server."""
+    output = python(
+        "import sys, env.client; print([m for m in sys.modules if m.startswith('env.server')])"
+    )
+    return ("met" if output == "[]" else "open"), f"modules of the server in the client: {output}"
+
+
+def gym_methods() -> tuple[State, str]:
+    """Whether reset and step return observations, and state is a property."""
+    output = python(
+        "import inspect\n"
+        "from env.server.environment import RLMEnvironment as E\n"
+        "returns = [inspect.signature(f).return_annotation for f in (E.reset, E.step)]\n"
+        "print(*returns, type(E.state).__name__)"
+    )
+    report = read_report(paths.DEPLOYMENT, "deploy")
+    state: State = "met" if output == "RLMObservation RLMObservation property" else "open"
+    return state, f"{output}; an episode over the wire took {report['smoke_test_s']:.2f} s"
+
+
+def reserved_names() -> tuple[State, str]:
     """Whether a function of the REPL has a name that OpenEnv uses."""
     from env.prompts import root_messages
     from env.settings import LimitSettings
@@ -63,8 +118,8 @@ def reserved_names() -> Found:
     return ("open" if taken else "met"), f"{len(functions)} functions, reserved: {taken or 'none'}"
 
 
-def space() -> Found:
-    """Whether the environment runs in a Space, whose address is to be handed in."""
+def space() -> tuple[State, str]:
+    """Whether the environment runs in a Space."""
     report = read_report(paths.DEPLOYMENT, "deploy")
     if report["target"] == "space":
         return "met", f"{report['url']} played an episode"
@@ -74,9 +129,9 @@ def space() -> Found:
     )
 
 
-def large_files() -> Found:
+def large_files() -> tuple[State, str]:
     """Whether a tracked file is too large for a Space."""
-    listed = ran("git", "ls-files")
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True)
     if listed.returncode:
         return "person", "the folder is not a git repository"
     sizes = {name: Path(name).stat().st_size / 1e6 for name in listed.stdout.splitlines()}
@@ -85,15 +140,33 @@ def large_files() -> Found:
     return state, f"the largest tracked file is {largest}, {sizes[largest]:.1f} MB"
 
 
-def plots() -> Found:
+def notebook() -> tuple[State, str]:
+    """Whether the notebook has cells that are valid Python."""
+    cells = json.loads(Path("notebooks/train_colab.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for text in code:
+        compile(re.sub(r"^[%!].*$", "pass", text, flags=re.M), "cell", "exec")
+    return "met", f"{len(code)} cells of code; tests/chain/test_notebook.py executes them"
+
+
+def plots() -> tuple[State, str]:
     """Whether the figures are in git."""
-    names = ran("git", "ls-files", "plots").stdout.split()
+    listed = subprocess.run(["git", "ls-files", "plots"], capture_output=True, text=True)
+    names = listed.stdout.split()
     if "plots/reward_curve.png" in names:
         return "met", ", ".join(names)
     return "open", "none; run make figures, and commit plots/"
 
 
-def links() -> Found:
+def write_up() -> tuple[State, str]:
+    """Whether the text about the project is there."""
+    text = Path("docs/write-up.md")
+    if not text.exists():
+        return "open", f"{text} is missing"
+    return "person", f"{text} has {len(text.read_text().split())} words; publish it"
+
+
+def links() -> tuple[State, str]:
     """Whether each relative link of the README has a target."""
     text = Path("README.md").read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
@@ -101,7 +174,7 @@ def links() -> Found:
     return ("open" if broken else "met"), f"{len(targets)} links, broken: {broken or 'none'}"
 
 
-def components() -> Found:
+def components() -> tuple[State, str]:
     """Whether at least four components have a weight and a documented defence."""
     from tasks import config
 
@@ -111,14 +184,32 @@ def components() -> Found:
     return ("met" if len(defended) >= 4 else "open"), ", ".join(defended)
 
 
-def before_and_after() -> Found:
+def reward_figure() -> tuple[State, str]:
+    """Whether the reward curve has both axes labelled, and the baseline in it."""
+    from tasks import config, plots
+    from tasks.reporting import figures
+
+    params = config.load_resolved()
+    train = plots.read_train(paths.TRAIN_ROWS)
+    baseline = read_report(paths.BASELINE, "gate")
+    zero_shot = read_report(paths.ZERO_SHOT, "zeroshot")
+    levels = params.train.curriculum.levels
+    axes = figures.reward_curve(train, baseline, zero_shot, levels).axes[0]
+    labels = [axes.get_xlabel(), axes.get_ylabel()]
+    legend = axes.get_legend() or axes.figure.legends[0]
+    named = [text.get_text() for text in legend.get_texts()]
+    good = labels == ["Training Step", "Reward"] and any("before" in name for name in named)
+    return ("met" if good else "open"), f"axes {labels}, legend {named}"
+
+
+def before_and_after() -> tuple[State, str]:
     """Whether the same problems were played before and after the training."""
     report = read_report(paths.EVALUATION, "evaluate")
     state: State = "met" if report["n"] >= 20 else "open"
     return state, f"{report['improvement']} over {report['n']} problems"
 
 
-def merged_save() -> Found:
+def merged_save() -> tuple[State, str]:
     """Whether the merged model was loaded again and played an episode."""
     report = read_report(paths.EXPORT, "export")
     good = not report["wrong"] and report["episode"]["void"] is None
@@ -128,26 +219,45 @@ def merged_save() -> Found:
     )
 
 
-POINTS: dict[str, Callable[[], Found]] = {
+def submission() -> tuple[State, str]:
+    """Whether the address to hand in is that of a Space."""
+    report = read_report(paths.DEPLOYMENT, "deploy")
+    if report["target"] == "space":
+        return "met", str(report["url"])
+    return "person", "hand in the Space's address, once it is live"
+
+
+POINTS: dict[str, Callable[[], tuple[State, str]]] = {
     "latest OpenEnv release": latest_openenv,
     "manifest is valid": manifest,
+    "base classes of OpenEnv": base_classes,
+    "client without the server": client_alone,
+    "reset, step and state": gym_methods,
     "no reserved names": reserved_names,
     "Space is live": space,
     "no large files": large_files,
+    "notebook": notebook,
     "plots in git": plots,
+    "write-up": write_up,
     "links of the README": links,
     "four defended components": components,
+    "baseline and axes of the curve": reward_figure,
     "before and after": before_and_after,
     "merged save, checked": merged_save,
+    "address to hand in": submission,
 }
 
 
-def found(point: Callable[[], Found]) -> Found:
-    """What a point finds; a fault leaves it open."""
-    try:
-        return point()
-    except Exception as error:  # a damaged file can raise anything in the library that reads it
-        return "open", str(error) if isinstance(error, PipelineError) else repr(error)
+def check() -> list[CheckedPoint]:
+    """All points in order."""
+    points = []
+    for name, point in POINTS.items():
+        try:
+            points.append(CheckedPoint(name, *point()))
+        except Exception as error:  # a damaged file can raise anything in the library that reads it
+            message = str(error) if isinstance(error, PipelineError) else repr(error)
+            points.append(CheckedPoint(name, "open", message))
+    return points
 
 
 def main() -> int:
@@ -157,13 +267,14 @@ def main() -> int:
     from rich.table import Table
     from rich.text import Text
 
-    results = {name: found(point) for name, point in POINTS.items()}
+    points = check()
     table = Table("point", "state", "found")
-    for name, (state, text) in results.items():
-        table.add_row(Text(name), Text(state, style=COLOURS[state]), Text(text))
+    for point in points:
+        state = Text(point.state, style=COLOURS[point.state])
+        table.add_row(Text(point.name), state, Text(point.found))
     brief = Path(__file__).parents[1] / "docs/brief.md"
     Console().print(table, Markdown(brief.read_text(encoding="utf-8")))
-    return 1 if any(state == "open" for state, _ in results.values()) else 0
+    return 1 if any(point.state == "open" for point in points) else 0
 
 
 if __name__ == "__main__":

@@ -10,8 +10,23 @@ import typer
 
 from env import variables
 from flows.runtime import settle
-from flows.services import automations, processes
+from flows.services import automations
 from flows.services.password import password
+from flows.services.processes import (
+    POOL,
+    PREFECT,
+    SERVER,
+    TRACKING,
+    WORKER,
+    answers,
+    require_port,
+    run_prefect,
+    start,
+    stop,
+    takes_password,
+    where_it_runs,
+    withheld,
+)
 from tasks.errors import PipelineError, StageError
 from tasks.tracking import runs
 
@@ -22,28 +37,28 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 def up() -> None:
     """Start the services that do not run; create the work pool, deployments and automations."""
     runs.require_here(runs.STORE)
-    for service in (processes.SERVER, processes.TRACKING):
-        processes.require_port(service)
-    processes.start(processes.SERVER)
+    for service in (SERVER, TRACKING):
+        require_port(service)
+    start(SERVER)
     # The pool comes first: deploying to a missing pool prints a message and succeeds.
-    processes.run_prefect("work-pool", "create", processes.POOL, "--type", "process", "--overwrite")
-    processes.run_prefect("work-pool", "inspect", processes.POOL)
+    run_prefect("work-pool", "create", POOL, "--type", "process", "--overwrite")
+    run_prefect("work-pool", "inspect", POOL)
     # One run at a time, of any deployment: they all work in this folder.
-    processes.run_prefect("work-pool", "set-concurrency-limit", processes.POOL, "1")
-    processes.run_prefect("--no-prompt", "deploy", "--all")
+    run_prefect("work-pool", "set-concurrency-limit", POOL, "1")
+    run_prefect("--no-prompt", "deploy", "--all")
     automations.apply()
-    processes.start(processes.WORKER)
-    if keys := ", ".join(processes.withheld()):
+    start(WORKER)
+    if keys := ", ".join(withheld()):
         typer.echo(f"The worker has no {keys}; name what runs need in {variables.WORKER_KEYS}")
-    processes.start(processes.TRACKING)
+    start(TRACKING)
     ui(open_pages=False)
 
 
 @app.command()
 def down() -> None:
     """Stop the services that `up` started."""
-    for service in (processes.TRACKING, processes.WORKER, processes.SERVER):
-        processes.stop(service)
+    for service in (TRACKING, WORKER, SERVER):
+        stop(service)
 
 
 @app.command()
@@ -51,11 +66,10 @@ def ui(open_pages: bool = True) -> None:
     """Print the addresses of the pages and Prefect's password; open them if a display exists."""
     import webbrowser
 
-    for name, service in (("Prefect", processes.SERVER), ("MLflow", processes.TRACKING)):
-        health = service.health or ""
-        url = health.removesuffix("/health").removesuffix("/api")
-        healthy = processes.answers(health)
-        asks = f"   (password: {password()})" if service == processes.SERVER else ""
+    for name, service in (("Prefect", SERVER), ("MLflow", TRACKING)):
+        health = where_it_runs(service).health or ""
+        url, healthy = health.removesuffix("/health").removesuffix("/api"), answers(health)
+        asks = f"   (password: {password()})" if service == SERVER else ""
         typer.echo(f"{name:8} {url}{asks if healthy else '   (not running: make up)'}")
         display = sys.platform == "darwin" or os.environ.get("DISPLAY")
         if open_pages and healthy and display:
@@ -68,7 +82,7 @@ def notify(
     url: Annotated[str, typer.Argument(help="Address that receives a POST with a JSON object.")],
 ) -> None:
     """Send the events Gated, Failed, Crashed and Promoted to a webhook."""
-    if not processes.takes_password(f"{processes.PREFECT}/api"):
+    if not takes_password(f"{PREFECT}/api"):
         raise StageError("notify: Prefect's server does not answer. Start it with `make up`.")
     for name in automations.apply(url):
         typer.echo(f"{name}: on")

@@ -15,7 +15,7 @@ import sys
 import time
 from base64 import b64encode
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import typer
@@ -24,7 +24,6 @@ from env import variables
 from flows.runtime import die_with_parent
 from flows.services.password import CLIENTS, SERVERS, password
 from tasks import paths
-from tasks.deployment.local import listener
 from tasks.errors import StageError
 from tasks.tracking import runs
 
@@ -43,12 +42,16 @@ DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 DATABASES = {DATABASE, "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_HOME"}
 """Variables that place Prefect's database."""
 # `--no-services` would record no tasks either.
-SCHEDULING = (
-    "CANCELLATION_CLEANUP CLEANUP_RECONCILER EVENT_PERSISTER FOREMAN LATE_RUNS PAUSE_EXPIRATIONS "
-    "REPOSSESSOR SCHEDULER TRIGGERS"
-)
-_RECORDS = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in SCHEDULING.split()}
+_RECORDS = {
+    f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"
+    for name in (
+        *("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "EVENT_PERSISTER", "FOREMAN", "LATE_RUNS"),
+        *("PAUSE_EXPIRATIONS", "REPOSSESSOR", "SCHEDULER", "TRIGGERS"),
+    )
+}
 WAIT_S = 180.0
+PLACES = ("--host", "--port", "--backend-store-uri", "--artifacts-destination")
+"""Options whose values are addresses."""
 
 
 @dataclass(frozen=True)
@@ -215,9 +218,16 @@ def running(service: ServiceProcess) -> int | None:
         pid = int(_pid_file(service).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    # The first words, without addresses: it is the same service on another port or store.
-    wanted = service.command[1:3]
-    return pid if " ".join(wanted) in " ".join(_command(pid)) else None
+    wanted = _but_places(service.command[1:])
+    return pid if _but_places(_command(pid))[-len(wanted) :] == wanted else None
+
+
+def where_it_runs(service: ServiceProcess) -> ServiceProcess:
+    """The service at the port at which it was started, which another shell may have chosen."""
+    command = _command(pid) if (pid := running(service)) else []
+    port = int(command[command.index("--port") + 1]) if "--port" in command else service.port
+    health = (service.health or "").replace(f":{service.port}/", f":{port}/")
+    return replace(service, port=port, health=health)
 
 
 def for_one_run(url: str) -> bool:
@@ -254,6 +264,13 @@ def _command(pid: int) -> list[str]:
         return []
 
 
+def _but_places(command: list[str]) -> list[str]:
+    """A command without its addresses: a service is the same one on another port or store."""
+    named = [place for place, word in enumerate(command) if word in PLACES]
+    left = {at for place in named for at in (place, place + 1)}
+    return [word for place, word in enumerate(command) if place not in left]
+
+
 def _pid_file(service: ServiceProcess) -> Path:
     return paths.RUN / f"{service.name}.pid"
 
@@ -287,8 +304,10 @@ def answers(address: str, authorization: str = "") -> bool:
 
 def free_port() -> int:
     """A port of this machine that no program uses."""
-    with listener() as probe:
-        return int(probe.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def free(port: int, host: str) -> bool:

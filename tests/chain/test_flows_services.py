@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.services import processes
+
 ROOT = Path(__file__).parents[2]
 STARTS = """
 import time
@@ -44,6 +46,24 @@ def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bo
         if service.is_running():
             os.killpg(service.pid, signal.SIGKILL)
         starter.stdout.close()
+
+
+def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loading, cmdline = [[]], psutil.Process.cmdline  # of a program that the kernel still loads
+    monkeypatch.setattr(
+        psutil.Process, "cmdline", lambda p: loading.pop() if loading else cmdline(p)
+    )
+    command = ["python", "-c", "import time; time.sleep(300)", "--port"]
+    started = processes.ServiceProcess("sleeper", [*command, "5001"])
+    processes.start(started, quiet=True)
+    try:
+        health = "http://127.0.0.1:5000/health"
+        asked = processes.ServiceProcess("sleeper", [*command, "5000"], health, 5000)
+        found = processes.where_it_runs(asked)
+    finally:
+        processes.stop(started, quiet=True)
+    assert (found.port, found.health) == (5001, "http://127.0.0.1:5001/health")
 
 
 SAYS = """
