@@ -20,8 +20,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from agent.rollouts.own_documents import Answer
     from agent.rollouts.trajectory import Trajectory
-    from assistant.asking import Ask, AskedAnswer, AskedModel, RankedPassages
+    from tasks.asking import AskedAnswer, AskedModel
     from tasks.config.params import Params
 
 NO_EVIDENCE = 3
@@ -105,19 +103,11 @@ def chosen(model: str, base_url: str | None, set_: list[str] | None) -> AskedMod
         StageError: the model does not exist.
         ConfigError: a setting is wrong.
     """
-    from assistant import asking
-    from tasks import config
+    from tasks import asking, config
 
     if base_url is None:
         return asking.stored(model)
     return asking.AskedModel(model, config.resolve(asking.PROFILE, set_ or []), base_url=base_url)
-
-
-def terminal() -> Console:
-    """The standard error, for progress and reports."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
 def read_folder(
@@ -128,7 +118,7 @@ def read_folder(
     Raises:
         StageError: no document can be read, or a named model does not know their language.
     """
-    from assistant import asking
+    from tasks import asking
 
     settle(model.params.threads)
     with console.status(f"reading the documents of {docs}"):
@@ -146,28 +136,19 @@ def read_folder(
     return documents, reader
 
 
-@contextmanager
-def loaded(model: AskedModel, console: Console) -> Iterator[Ask | RankedPassages]:
-    """Load the model for the time of the block, and say so meanwhile.
-
-    Raises:
-        StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
-    """
-    from assistant import asking
-
-    with console.status(f"loading {model.name}") as loading, asking.opened(model) as ask:
-        loading.stop()
-        yield ask
-
-
 def talk(
     docs: Path, question: str | None, model: AskedModel, trace: bool, as_json: bool, seed: int
 ) -> int:
     """Answer one question, or one for each line of the standard input; returns the exit code."""
-    console = terminal()
+    from rich.console import Console
+
+    from tasks import asking
+
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     documents, model = read_folder(docs, model, console)
     code = 0
-    with loaded(model, console) as answered:
+    with console.status(f"loading {model.name}") as loading, asking.opened(model) as answered:
+        loading.stop()
         for text in lines(console) if question is None else [question]:
             try:
                 about = counted(len(documents), "document")
@@ -198,8 +179,8 @@ def tell(
     """Print an answer; returns the exit code that it stands for."""
     answer = reply.answer
     if as_json:
-        paid = {"usage": asdict(reply.usage)} if reply.usage else {}
-        body = {"question": question, "model": model.name, **asdict(answer), **paid}
+        paid = {"usage": vars(reply.usage)} if reply.usage else {}
+        body = {"question": question, "model": model.name, **answer.model_dump(), **paid}
         typer.echo(json.dumps(body))
     else:
         if trace and reply.episode is not None:
@@ -231,7 +212,7 @@ def show(answer: Answer, documents: int, paid: str) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from assistant import asking
+    from tasks import asking
 
     console = Console(highlight=False)
     if answer.sentence:

@@ -212,11 +212,11 @@ def _stage(name: str, params: Params) -> State[None] | None:
         stages.reproduce(name)
     except (ConfigError, StageError) as error:
         reason = None
-        if child := runs.find_child(params, parent, name):
+        if child := runs.find_child(parent, name):
             runs.close_left(child.info.run_id)  # its process may have been killed
             reason = child.data.tags.get("error")
         raise type(error)(reason or str(error)) from None
-    if runs.find_child(params, parent, name):
+    if runs.find_child(parent, name):
         return None
     cached = runs.start_run(name, params, parent)
     cached.set_tags({"cached": "true"})

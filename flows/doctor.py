@@ -140,19 +140,14 @@ def missing_parts(machine: Machine, profile: ProfileNeeds) -> list[MissingPart]:
             "Use a machine with more disk, or free some.",
         ),
     ]
+    card = fitting_card(machine, profile)
+    if card is not None:
+        free = f"{profile.card_gb:g} GB free on the card (found {card.free_mb / 1024:.1f})"
+        enough = card.free_mb >= profile.card_gb * 1024
+        needs.append((machine.unsloth, "Unsloth", _install(card)))
+        needs.append((enough, free, "End the processes that nvidia-smi lists."))
     missing = [MissingPart(what, fix) for there, what, fix in needs if not there]
-    if (card := fitting_card(machine, profile)) is None:
-        return missing
-    needs = [
-        (machine.unsloth, "Unsloth", _install(card)),
-        (
-            card.free_mb >= profile.card_gb * 1024,
-            f"{profile.card_gb:g} GB free on the card (found {card.free_mb / 1024:.1f})",
-            "End the processes that nvidia-smi lists.",
-        ),
-    ]
-    missing += _missing_for_cuda(machine, card)
-    return missing + [MissingPart(what, fix) for there, what, fix in needs if not there]
+    return missing + (_missing_for_cuda(machine, card) if card else [])
 
 
 def _install(card: GraphicsCard) -> str:

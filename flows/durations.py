@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from env.settings import flatten
-from flows.stages import BY_DVC, STAGES
+from flows.stages import STAGES
 from tasks import paths
 from tasks.config.params import Params
 from tasks.io import digest, read_json, write_json
@@ -38,13 +38,12 @@ class Durations:
         self._kept = {*unchanged, *(LAST if "export" in unchanged else ())}
         self._keys = {name: _key(name, params) for name in STAGES}
         self._seconds: dict[str, float | None] = read_json(FILE)
-        self._before: dict[str, float | None] = {}
+        self._before = self._seconds
 
     def begin(self, name: str) -> None:
         """Note that a stage began: if it is killed, its next run is only the rest of one."""
-        key = self._keys[name]
-        self._before = {key: self._seconds.pop(key)} if key in self._seconds else {}
-        self._seconds[key] = None
+        key, self._before = self._keys[name], self._seconds
+        self._seconds = {k: v for k, v in self._before.items() if k != key} | {key: None}
         self._write()
 
     def end(self, name: str, outcome: str, seconds: float) -> None:
@@ -55,14 +54,11 @@ class Durations:
             outcome: as in `summary.StageRow`.
             seconds: since `begin`.
         """
-        key, reuse = self._keys[name], name in self._kept and outcome in ("cached", "done")
-        if outcome == "cached" and not reuse:  # by an earlier run, and so are later ones, probably
-            self._kept = set(STAGES)
-        elif outcome == "done" and reuse and name in BY_DVC:
-            self._kept, reuse = set(), False
-        if outcome == "cached" or reuse or (outcome == "done" and None in self._before.values()):
+        key = self._keys[name]
+        if outcome == "cached" or (outcome == "done" and name in self._kept):
+            self._seconds = self._before
+        elif outcome == "done" and self._before.get(key, seconds) is None:
             del self._seconds[key]
-            self._seconds |= self._before if outcome == "cached" or reuse else {}
         elif outcome == "done":
             self._seconds[key] = round(seconds, 1)
         self._write()

@@ -48,7 +48,7 @@ QUIET = {
     "PREFECT_LOGGING_LEVEL": "WARNING",
     # The pages of flow runs show lines of the stages; the terminal shows them itself.
     "PREFECT_LOGGING_LOGGERS_PREFECT_FLOW_RUNS_LEVEL": "INFO",
-    "PREFECT_LOGGING_EXTRA_LOGGERS": "agent,assistant,env,flows,tasks",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "agent,env,flows,tasks",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # Prefect prints each event that it cannot deliver; notifications.py warns once.
     "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",

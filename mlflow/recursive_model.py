@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -25,6 +24,7 @@ from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts import own_documents
 from env.errors import EpisodeError
 from tasks import config
+from tasks.deployment.local import local_server
 from tasks.errors import PipelineError
 from tasks.registry import serving
 
@@ -66,19 +66,10 @@ class Evidence(BaseModel):
     text: str
 
 
-class Answer(BaseModel):
-    """Result of one question. A `stop_reason` other than `final` means that the model gave up."""
+class Answer(own_documents.Answer):
+    """Result of one question, with the title of each quote's document."""
 
     evidence: list[Evidence]
-    unfounded: int
-    """Number of quotes that occur in no document; they are left out."""
-    stop_reason: str | None = None
-    turns: int
-    sub_calls: int
-    depth: int
-    seconds: float
-    void: str | None = None
-    """Infrastructure failure that lost the episode, else None: ask again."""
 
 
 class RecursiveModel(PythonModel):
@@ -108,7 +99,7 @@ class RecursiveModel(PythonModel):
         with self.one_at_a_time:
             answers = self._play(questions)
         return [
-            {**asdict(answer), "evidence": _evidence(answer, _by_id(row))}
+            {**answer.model_dump(), "evidence": _evidence(answer, _by_id(row))}
             for answer, row in zip(answers, model_input, strict=True)
         ]
 
@@ -131,8 +122,8 @@ class RecursiveModel(PythonModel):
             return []
         try:
             if not self.url:
-                self.url = self.open.enter_context(serving.own_server(self.params))
-            return serving.answer(self.policy, self.url, questions, self.params)
+                self.url = self.open.enter_context(local_server(self.params, None))
+            played = serving.play(self.policy, self.url, questions, self.params)
         except (EpisodeError, PipelineError) as error:
             self.url = ""
             self.open.close()
@@ -141,6 +132,7 @@ class RecursiveModel(PythonModel):
                 "one: ask again.",
                 TEMPORARILY_UNAVAILABLE,
             ) from error
+        return [answer for answer, _ in played]
 
 
 def _by_id(row: Question) -> dict[str, Document]:
@@ -150,13 +142,8 @@ def _by_id(row: Question) -> dict[str, Document]:
 
 def _evidence(answer: own_documents.Answer, documents: dict[str, Document]) -> list[dict[str, Any]]:
     return [
-        {
-            "id": quote.document,
-            "title": documents[quote.document].title,
-            "start": quote.start,
-            "end": quote.end,
-            "text": quote.text,
-        }
+        {"id": quote.document, "title": documents[quote.document].title}
+        | quote.model_dump(exclude={"document"})
         for quote in answer.evidence
     ]
 

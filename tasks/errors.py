@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -28,19 +29,13 @@ EXPECTED: tuple[type[Exception], ...] = (
 """Errors of `agent` and `env` whose messages are written for the user."""
 
 
-_HIDDEN = {
-    code: ascii(chr(code))[1:-1]
-    for code in (
-        *(code for code in range(0xA0) if not chr(code).isprintable() and chr(code) not in "\t\n"),
-        *(0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)),
-    )
-}
-"""Characters that control a terminal, or the direction of text, as escapes."""
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that control a terminal, or the direction of text."""
 
 
 def visible(text: str) -> str:
     """Text of documents, models and endpoints for a terminal, which it must not control."""
-    return text.translate(_HIDDEN)
+    return _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class PipelineError(Exception):

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from tasks.tracking.runs import StageRun
 
 SEED = 0
-PASSES = 1
-"""Sampled episodes of each problem."""
 KEPT = 6
 """Transcripts of each difficulty and model."""
 MODELS = {"before": paths.BASE, "after": paths.MERGED}
@@ -79,7 +77,7 @@ def run(params: Params, run: StageRun) -> Path:
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)
 
-    played: dict[str, dict[tuple[Mode, int], list[Trajectory]]] = {}
+    played: dict[str, dict[Mode, list[Trajectory]]] = {}
     alone: dict[str, list[float]] = {}
     with environment(params) as url:
         for name, path in MODELS.items():
@@ -91,10 +89,10 @@ def run(params: Params, run: StageRun) -> Path:
             if others
             else []
         )
-    rows = {name: rows_of(modes, name, params) for name, modes in played.items()}
+    rows = {name: rows_of(modes, name) for name, modes in played.items()}
     report = compare(rows, alone, params)
     report["sizes"] = by_papers(
-        [*played["after"]["greedy", 0], *larger],
+        [*played["after"]["greedy"], *larger],
         ProblemStore.load(paths.TEST.parent),
         Bootstrap(settings.bootstrap, SEED),
     )
@@ -179,28 +177,23 @@ def play_modes(
     *,
     sessions: int,
     label: str,
-) -> dict[tuple[Mode, int], list[Trajectory]]:
-    """Episodes by (mode, pass): one greedy pass, then `PASSES` sampled ones."""
-    first = play_model(
-        model, url, specs, params.generation.greedy, sessions=sessions, label=f"{label}, greedy"
-    )
-    played: dict[tuple[Mode, int], list[Trajectory]] = {("greedy", 0): first}
-    for number in range(PASSES):
-        seeded = [replace(spec, seed=spec.seed + 7_919 * (number + 1)) for spec in specs]
-        bar = f"{label}, sampled {number + 1} of {PASSES}"
-        played["sampled", number] = play_model(
-            model, url, seeded, params.generation, sessions=sessions, label=bar
-        )
-    return played
+) -> dict[Mode, list[Trajectory]]:
+    """Episodes of each mode, greedy ones first."""
+    greedy, sampled = params.generation.greedy, params.generation
+    seeded = [replace(spec, seed=spec.seed + 7_919) for spec in specs]
+    modes: dict[Mode, tuple[Sequence[EpisodeSpec], GenerationSettings]]
+    modes = {"greedy": (specs, greedy), "sampled": (seeded, sampled)}
+    return {
+        mode: play_model(model, url, some, how, sessions=sessions, label=f"{label}, {mode}")
+        for mode, (some, how) in modes.items()
+    }
 
 
-def rows_of(
-    played: dict[tuple[Mode, int], list[Trajectory]], name: str, params: Params
-) -> list[EpisodeRow]:
+def rows_of(played: dict[Mode, list[Trajectory]], name: str) -> list[EpisodeRow]:
     """A row for each episode of a model."""
     return [
-        episode_row(episode, name, mode, number)
-        for (mode, number), episodes in played.items()
+        episode_row(episode, name, mode, 0)
+        for mode, episodes in played.items()
         for episode in episodes
     ]
 
@@ -226,10 +219,8 @@ def play_alone(
         lost = str(error)
     lost = lost or next((episode.void for episode in played if episode.void), None)
     if lost:
-        logger.warning(
-            "evaluate: %s: only %d of %d episodes count for the latency, the others are lost (%s)",
-            *(label, len(seconds_of(played)), len(some), lost),
-        )
+        counts = f"only {len(seconds_of(played))} of {len(some)} episodes count for the latency"
+        logger.warning("evaluate: %s: %s, the others are lost (%s)", label, counts, lost)
     return played
 
 
@@ -253,8 +244,8 @@ def compare(
         report = compare_models(rows, alone, Bootstrap(settings.bootstrap, SEED))
     if report["voids_as_zero"]:
         logger.warning(
-            "evaluate: %d void episodes of after count as 0, because it has more than before (%s)",
-            *(report["voids_as_zero"], report["after"]["voids"]),
+            f"evaluate: {report['voids_as_zero']} void episodes of after count as 0, since it has "
+            f"more than before ({report['after']['voids']})"
         )
     return report | {
         "seed": SEED,
@@ -280,8 +271,8 @@ def require_played(
     voids = [row["void"] for row in rows if row["void"] is not None]
     if voids:
         logger.warning(
-            "evaluate: %d of %d episodes of %s are void and have no score (%s)",
-            *(len(voids), len(rows), name, voids[0]),
+            f"evaluate: {len(voids)} of {len(rows)} episodes of {name} are void and have no score "
+            f"({voids[0]})"
         )
     if len(voids) == len(rows):
         raise StageError(f"all episodes of {name} are void ({voids[0]}). {fix}")
@@ -293,20 +284,20 @@ def require_played(
 
 
 def chosen(
-    played: dict[str, dict[tuple[Mode, int], list[Trajectory]]], count: int
+    played: dict[str, dict[Mode, list[Trajectory]]], count: int
 ) -> list[tuple[str, Trajectory]]:
     """Greedy episodes of every model on the first `count` problems of each difficulty.
 
     The order of the data alone decides, so that nobody can pick favourable examples.
     """
     of_level: dict[str, list[str]] = {}
-    for episode in played["before"]["greedy", 0]:
+    for episode in played["before"]["greedy"]:
         of_level.setdefault(episode.difficulty, []).append(episode.problem_id)
     problem_ids = {item for ids in of_level.values() for item in ids[:count]}
     return [
         (name, episode)
         for name, modes in played.items()
-        for episode in modes["greedy", 0]
+        for episode in modes["greedy"]
         if episode.problem_id in problem_ids
     ]
 

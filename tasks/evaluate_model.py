@@ -94,13 +94,12 @@ def measure_model(
             alone = []
             if endpoint:
                 alone = evaluate.play_alone(subject, url, specs, params, label=model)
-                episodes = len(specs) * (1 + evaluate.PASSES)
-                say(estimate(endpoint, alone, episodes, sessions, params.evaluate_model))
+                say(estimate(endpoint, alone, 2 * len(specs), sessions, params.evaluate_model))
             played = evaluate.play_modes(
                 subject, url, specs, params, sessions=sessions, label=model
             )
             alone = alone or evaluate.play_alone(subject, url, specs, params, label=model)
-    rows = evaluate.rows_of(played, model, params)
+    rows = evaluate.rows_of(played, model)
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-")
     write_json(REPORTS / "episodes" / f"{name}.json", rows)  # paid for, whatever comes next
     require_nearly_all(rows, model, endpoint)

@@ -19,14 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.models.model_files import ADAPTER, free_memory
-from agent.training.export import (
-    MergeDifference,
-    Record,
-    error_limit,
-    judge,
-    observe,
-    relative_errors,
-)
+from agent.training import export as comparison
 from agent.training.merge import merge
 from env import variables
 from tasks import paths
@@ -85,7 +78,7 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
     live, effect, whole_effect, problem = record_live(params, trained, url)
     took_s = time.monotonic() - started
     free_memory()  # for the process that loads the merged model
-    limit = settings.max_logit_error or error_limit(settings.dtype, live.dtype)
+    limit = settings.max_logit_error or comparison.error_limit(settings.dtype, live.dtype)
     # It repeats the completions, and plays one episode.
     with progress.doing("compare the merged model in a new process", expected_s=took_s):
         measured = check(out, live, params, url=url, problem=problem)
@@ -101,11 +94,13 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
         "whole_effect": whole_effect,
         "limit": limit,
         **vars(measured),
-        "wrong": judge(measured, effect, limit, whole_effect),
+        "wrong": comparison.judge(measured, effect, limit, whole_effect),
     }
 
 
-def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float, float, str]:
+def record_live(
+    params: Params, trained: Path, url: str
+) -> tuple[comparison.Record, float, float, str]:
     """Logits and completions of the live model on prompts of the environment.
 
     Returns:
@@ -119,7 +114,7 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     with progress.doing("load the trained model"):
         model, tokenizer = load_model(paths.BASE if adapter else trained, adapter=adapter)
     prompts, problem = gather_prompts(model, tokenizer, params, url)
-    live = observe(
+    live = comparison.observe(
         model,
         prompts,
         stop_ids=sorted(ChatFormat(tokenizer).stop_ids),
@@ -130,10 +125,10 @@ def record_live(params: Params, trained: Path, url: str) -> tuple[Record, float,
     free_memory()  # two may not fit into the memory of a GPU
     with progress.doing("compare the trained model with its base"):
         before, _ = load_model(paths.BASE)
-        effect = whole_effect = max(relative_errors(live, before))
+        effect = whole_effect = max(comparison.relative_errors(live, before))
     if (paths.BASE / ADAPTER).is_dir():
         with before.disable_adapter():
-            whole_effect = max(relative_errors(live, before))
+            whole_effect = max(comparison.relative_errors(live, before))
     return live, effect, whole_effect, problem
 
 
@@ -167,7 +162,9 @@ def gather_prompts(
     return prompts, specs[0].problem_id
 
 
-def check(model: Path, live: Record, params: Params, *, url: str, problem: str) -> MergeDifference:
+def check(
+    model: Path, live: comparison.Record, params: Params, *, url: str, problem: str
+) -> comparison.MergeDifference:
     """Compare a model folder with the record in a new process, which knows only the files.
 
     Raises:
@@ -185,7 +182,7 @@ def check(model: Path, live: Record, params: Params, *, url: str, problem: str) 
         if done.returncode:
             tail = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"{model} could not be loaded and compared:\n{tail}")
-        return MergeDifference(**json.loads(out.read_text(encoding="utf-8")))
+        return comparison.MergeDifference(**json.loads(out.read_text(encoding="utf-8")))
 
 
 def log(report: dict[str, Any], run: StageRun) -> None:

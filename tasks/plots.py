@@ -53,7 +53,6 @@ def run(params: Params, run: StageRun) -> Path:
         evaluation,
         transcripts,
         train=train,
-        baseline=baseline,
         images=images,
         profile=params.profile,
         made={

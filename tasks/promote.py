@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -29,6 +29,7 @@ from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import LEAST_COLLECTIONS, LEAST_PROBLEMS
 from tasks import paths
 from tasks.config.params import Params
+from tasks.deployment.local import local_server
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
 from tasks.registry import champions, versions
@@ -43,29 +44,6 @@ if TYPE_CHECKING:
 SETS = ("first", "second")
 RESAMPLES = 10_000
 """Of a bootstrap: the ends of a 99 % interval each have 50 of them beyond."""
-
-
-class Opponent(NamedTuple):
-    """Model that the challenger must beat."""
-
-    folder: Path
-    about: dict[str, Any]
-    """Its entry in the report."""
-
-    @property
-    def name(self) -> str:
-        """Description for messages."""
-        version = self.about["version"]
-        return f"the champion, version {version}" if version else "the base before GRPO"
-
-
-class Pool(NamedTuple):
-    """Problems for the comparison."""
-
-    folder: Path
-    problems: list[EpisodeSpec]
-    source: str
-    """Description for the report."""
 
 
 def run(params: Params, run: StageRun) -> Path:
@@ -164,20 +142,20 @@ def about(champion: ModelVersion | None) -> dict[str, Any]:
     }
 
 
-def opponent_of(champion: ModelVersion | None) -> Opponent:
-    """The champion with its registered weights, or the base before GRPO.
+def opponent_weights(champion: ModelVersion | None) -> Path:
+    """Folder of the champion's registered weights, or of the base before GRPO.
 
     Raises:
         StageError: the champion's artifact is missing or altered, or the base is missing.
     """
     if champion is not None:
-        return Opponent(versions.download(champion), about(champion))
+        return versions.download(champion)
     if not any(paths.BASE.glob("*.safetensors")):
         raise StageError(
             f"no champion is registered and no base is in {paths.BASE}. "
             "Run the stage warmstart first."
         )
-    return Opponent(paths.BASE, about(None))
+    return paths.BASE
 
 
 def decide(
@@ -190,19 +168,19 @@ def decide(
     """
     import torch
 
-    from tasks.registry.serving import own_server
-
     torch.set_num_threads(params.threads)
-    opponent = opponent_of(champion)
-    models = {"opponent": opponent.folder, "challenger": versions.download(challenger)}
+    models = {
+        "opponent": opponent_weights(champion),
+        "challenger": versions.download(challenger),
+    }
     seed = fresh_seed(challenger)
     bootstrap = Bootstrap(RESAMPLES, seed, params.promote.level)
     outcomes: list[promotion.Outcome] = []
-    with as_stage_error(ValueError), pool(params, seed) as problems:
-        sets = promotion.two_sets(problems.problems, params.promote.problems, seed)
+    with as_stage_error(ValueError), pool(params, seed) as (folder, problems, source):
+        sets = promotion.two_sets(problems, params.promote.problems, seed)
         lack = promotion.too_small(sets)
         if lack is None:
-            with own_server(params, problems.folder) as url:
+            with local_server(params, folder) as url:
                 for label, specs in zip(SETS, sets, strict=True):
                     rows = play_set(models, url, specs, params, label)
                     outcomes.append(promotion.compare_on_set(**rows, bootstrap=bootstrap))
@@ -213,12 +191,12 @@ def decide(
         "name": challenger.name,
         "version": str(challenger.version),
         "verdict": "promoted" if won == [True, True] else "kept",
-        "reason": verdict_reason(outcomes, opponent, problems.source, lack),
+        "reason": verdict_reason(outcomes, champion, source, lack),
         "new": True,
         "weights_hash": challenger.tags["weights_hash"],
-        "opponent": opponent.about,
+        "opponent": about(champion),
         "rule": rule(params),
-        "problems": problems.source,
+        "problems": source,
         "seed": seed,
         "sets": [outcome.figures for outcome in outcomes],
         "decided_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -226,16 +204,20 @@ def decide(
 
 
 def verdict_reason(
-    outcomes: Sequence[promotion.Outcome], opponent: Opponent, source: str, lack: str | None
+    outcomes: Sequence[promotion.Outcome],
+    champion: ModelVersion | None,
+    source: str,
+    lack: str | None,
 ) -> str:
     """Reason of the verdict."""
+    opponent = f"the champion, version {champion.version}" if champion else "the base before GRPO"
     if not outcomes:
-        return f"not compared with {opponent.name}: {lack} ({source})"
+        return f"not compared with {opponent}: {lack} ({source})"
     if not outcomes[-1].won:
         confirming = "not confirmed on the second set: " if len(outcomes) > 1 else ""
-        return f"against {opponent.name}: {confirming}{outcomes[-1].reason}"
+        return f"against {opponent}: {confirming}{outcomes[-1].reason}"
     first, second = outcomes
-    return f"better than {opponent.name}: {first.reason}; on a second set {second.reason}"
+    return f"better than {opponent}: {first.reason}; on a second set {second.reason}"
 
 
 def fresh_seed(challenger: ModelVersion) -> int:
@@ -247,15 +229,15 @@ def fresh_seed(challenger: ModelVersion) -> int:
 
 
 @contextmanager
-def pool(params: Params, seed: int) -> Iterator[Pool]:
-    """Problems for two sets, in a folder that exists while the block runs.
+def pool(params: Params, seed: int) -> Iterator[tuple[Path, list[EpisodeSpec], str]]:
+    """Problems for two sets, with their folder, which exists while the block runs, and source.
 
     Raises:
         SettingsError: the test split is missing.
     """
     if params.prepare.source != "synthetic":
         source = f"held-out test problems of the source {params.prepare.source}, also evaluated"
-        yield Pool(paths.PROBLEMS, read_specs(paths.TEST), source)
+        yield paths.PROBLEMS, read_specs(paths.TEST), source
         return
     from env.problems.fields import generate
     from env.problems.schema import to_row
@@ -271,7 +253,7 @@ def pool(params: Params, seed: int) -> Iterator[Pool]:
         data = accept(generate(fresh), params.rewards.min_span_chars)
         path = Path(name) / "test.parquet"
         write_parquet(path, [to_row(item) for item in data.problems])
-        yield Pool(Path(name), read_specs(path), f"synthetic, generated from the seed {seed}")
+        yield Path(name), read_specs(path), f"synthetic, generated from the seed {seed}"
 
 
 def play_set(

@@ -289,9 +289,9 @@ class TrainingCallbacks:
             self.log.add_episodes(step, played)
         # Both are missing if all episodes of the step are void.
         reward, primary = (metrics.get(f"reward/{n}", math.nan) for n in ("overall", "primary"))
+        self.steps.advance()
         figures = f"{level}  reward {reward:.3f}  primary {primary:.3f}"
-        self.steps.advance(figures=figures)
-        progress.result(f"step {step}/{self.settings.steps}  {figures}")
+        progress.say(f"step {step}/{self.settings.steps}  {figures}")
         for event in events:
             progress.say(
                 f"step {step}: {event.kind} from {event.source} to {event.target} "

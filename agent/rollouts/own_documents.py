@@ -3,15 +3,17 @@
 The environment receives the documents with the question, if `env.allow_documents` is set. Such
 episodes have neither gold nor reward. The answer is located in the documents: each quote has its
 position, and text that occurs in no document is left out. Neighbours: `engine.py` plays the
-episodes; the registered model and `assistant/asking.py` ask the questions.
+episodes; the registered model and `tasks/asking.py` ask the questions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 from agent.policies.base import Policy
 from agent.rollouts.engine import play
@@ -36,8 +38,7 @@ class Question:
     """Sampling seed; a greedy policy ignores it."""
 
 
-@dataclass(frozen=True)
-class Quote:
+class Quote(BaseModel):
     """Characters [start, end) of a document."""
 
     document: str
@@ -46,24 +47,18 @@ class Quote:
     text: str
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Quotes that an episode found, and its counters."""
+class Answer(BaseModel):
+    """Quotes that an episode found, and its counters: the one answer of every interface."""
 
-    evidence: list[Quote] = field(default_factory=list)
-    """Sorted by document, then by position; overlapping quotes are merged."""
-    sentence: str = ""
-    """What the quotes say, in the words of a model that can write; empty otherwise."""
-    unfounded: int = 0
-    """Number of quotes that occur in no document; they are left out."""
-    stop_reason: str | None = None
-    """Reason why the root ended; only `final` gives an answer."""
-    turns: int = 0
+    evidence: list[Quote] = Field([], description="by document and position; none overlap")
+    sentence: str = Field("", description="in the model's words; empty if it can't write")
+    unfounded: int = Field(0, description="quotes that occur in no document; they are left out")
+    stop_reason: str | None = Field(None, description="only `final` gives an answer")
+    turns: int = Field(0, description="0 if no model read anything: ranked passages")
     sub_calls: int = 0
     depth: int = 0
     seconds: float = 0.0
-    void: str | None = None
-    """Reason why infrastructure lost the episode, else None."""
+    void: str | None = Field(None, description="why infrastructure lost the episode: ask again")
 
 
 def fault(question: Question, env: EnvSettings) -> str | None:
@@ -161,7 +156,7 @@ def _answer(
     spans = located.retrieved
     return Answer(
         evidence=[
-            Quote(names[label], start, end, text[start:end])
+            Quote(document=names[label], start=start, end=end, text=text[start:end])
             for label, text in papers.items()
             for start, end in spans.get(label, [])
         ],

@@ -7,23 +7,7 @@ from pydantic import Field, model_validator
 from agent.settings import NANO, EngineSettings, GenerationSettings, ModelSettings, TrainSettings
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
-from tasks.config.settings import (
-    AuditSettings,
-    DeploySettings,
-    EvaluateModelSettings,
-    EvaluateSettings,
-    ExportSettings,
-    GateSettings,
-    PrepareSettings,
-    PromoteSettings,
-    PublishSettings,
-    PushSettings,
-    RegisterSettings,
-    RetrainSettings,
-    TrackingSettings,
-    ValidateSettings,
-    WarmstartSettings,
-)
+from tasks.config import settings
 
 
 class Params(Settings):
@@ -36,25 +20,25 @@ class Params(Settings):
     )
     env: EnvSettings = EnvSettings()
     rewards: RewardSettings = RewardSettings()
-    prepare: PrepareSettings = PrepareSettings()
-    validate_: ValidateSettings = Field(ValidateSettings(), alias="validate")
-    deploy: DeploySettings = DeploySettings()
-    audit: AuditSettings = AuditSettings()
+    prepare: settings.PrepareSettings = settings.PrepareSettings()
+    validate_: settings.ValidateSettings = Field(settings.ValidateSettings(), alias="validate")
+    deploy: settings.DeploySettings = settings.DeploySettings()
+    audit: settings.AuditSettings = settings.AuditSettings()
     model: ModelSettings = ModelSettings()
     generation: GenerationSettings = GenerationSettings()
-    warmstart: WarmstartSettings = WarmstartSettings()
-    gate: GateSettings = GateSettings()
+    warmstart: settings.WarmstartSettings = settings.WarmstartSettings()
+    gate: settings.GateSettings = settings.GateSettings()
     engine: EngineSettings = EngineSettings()
     train: TrainSettings = TrainSettings()
-    export: ExportSettings = ExportSettings()
-    evaluate: EvaluateSettings = EvaluateSettings()
-    register_: RegisterSettings = Field(RegisterSettings(), alias="register")
-    promote: PromoteSettings = PromoteSettings()
-    push: PushSettings = PushSettings()
-    publish: PublishSettings = PublishSettings()
-    retrain: RetrainSettings = RetrainSettings()
-    evaluate_model: EvaluateModelSettings = EvaluateModelSettings()
-    tracking: TrackingSettings = TrackingSettings()
+    export: settings.ExportSettings = settings.ExportSettings()
+    evaluate: settings.EvaluateSettings = settings.EvaluateSettings()
+    register_: settings.RegisterSettings = Field(settings.RegisterSettings(), alias="register")
+    promote: settings.PromoteSettings = settings.PromoteSettings()
+    push: settings.PushSettings = settings.PushSettings()
+    publish: settings.PublishSettings = settings.PublishSettings()
+    retrain: settings.RetrainSettings = settings.RetrainSettings()
+    evaluate_model: settings.EvaluateModelSettings = settings.EvaluateModelSettings()
+    tracking: settings.TrackingSettings = settings.TrackingSettings()
 
     @property
     def serving(self) -> GenerationSettings:

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import ssl
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +27,12 @@ def get(url: str, timeout_s: float) -> httpx.Response:
         OSError: the request failed, or the status is an error.
     """
     try:
-        answer = httpx.get(
-            url, timeout=timeout_s, headers=variables.headers(url), verify=_trusted()
-        )
+        answer = httpx.get(url, timeout=timeout_s, headers=variables.headers(url))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise OSError(str(error) or type(error).__name__) from None
     if not answer.is_success:
         raise OSError(f"status {answer.status_code}")
     return answer
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """The certificates that httpx trusts; reading them for each request costs 25 ms."""
-    return httpx.create_ssl_context()
 
 
 def healthy(url: str, timeout_s: float) -> bool:

@@ -92,11 +92,9 @@ def boundary(params: Params) -> list[str]:
     """
     env, memory = params.env, f"{params.deploy.docker.memory_mb}m"
     pids = env.max_sessions * (env.limits.max_frames + 1) + TEMPLATES + _OTHER_THREADS
-    return [
-        *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(pids)),
-        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--read-only", "--tmpfs", "/tmp:size=64m"),
-    ]
+    limits = f"--memory {memory} --memory-swap {memory} --pids-limit {pids}"
+    rights = "--cap-drop ALL --security-opt no-new-privileges --read-only --tmpfs /tmp:size=64m"
+    return f"{limits} {rights}".split()
 
 
 def _wait(url: str, name: str) -> None:

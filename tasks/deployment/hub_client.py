@@ -215,9 +215,8 @@ class Hub:
         gone = foreign = [name for name in there if name not in here and name not in _KEPT]
         if kind == "dataset" and mark is None:
             gone = [name for name in gone if name.endswith(".parquet")]
-            foreign = [
-                name for name in there if name not in _KEPT
-            ]  # any data set may have a train.parquet
+            # Any data set may have a train.parquet.
+            foreign = [name for name in there if name not in _KEPT]
             here[_MARKS[kind]] = _MARK_OF_DATA
         if (mark or _MARKS[kind]) not in there:
             own = self._named_by if mark or kind == "space" else "deploy.space.dataset"

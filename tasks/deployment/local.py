@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import os
@@ -12,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -79,10 +78,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
                 pass_fds=[bound.fileno()],
                 start_new_session=True,
             )
-        stop = _stopper(server)
-        atexit.register(stop)
-        stack.callback(atexit.unregister, stop)
-        stack.callback(stop)
+        stack.callback(_stop, server, os.getpid())
         url = f"http://{HOST}:{port}"
         _wait(url, server, log)
         settings.unlink()  # already read; a killed process leaves no file
@@ -129,33 +125,24 @@ def _tail(log: Path, lines: int = 15) -> str:
     return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
 
 
-def _stopper(server: subprocess.Popen[bytes]) -> Callable[[], None]:
-    """Function that ends a server and the rest of its process group; only its first call does.
+def _stop(server: subprocess.Popen[bytes], owner: int) -> None:
+    """End a server and the rest of its process group.
 
     Args:
         server: leads its group, and has a pipe as its standard input.
+        owner: process that started it; a forked child must not stop it.
     """
-    pid = os.getpid()
-    stopped = False
-
-    def stop() -> None:
-        # A forked child inherits this function, but must not stop the server. A second call must
-        # not either: its number may be another process's by then.
-        nonlocal stopped
-        if stopped or os.getpid() != pid:
-            return
-        stopped = True
-        server.terminate()  # without effect on one that has ended
-        try:
-            server.wait(timeout=10.0)
-        except subprocess.TimeoutExpired:
-            logger.warning("the environment's server does not end and is killed")
-        # Kill the rest of its group, sandbox processes included.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-        if server.stdin is not None:
-            with suppress(OSError):
-                server.stdin.close()
-
-    return stop
+    if os.getpid() != owner:
+        return
+    server.terminate()  # without effect on one that has ended
+    try:
+        server.wait(timeout=10.0)
+    except subprocess.TimeoutExpired:
+        logger.warning("the environment's server does not end and is killed")
+    # Kill the rest of its group, sandbox processes included.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+    if server.stdin is not None:
+        with suppress(OSError):
+            server.stdin.close()

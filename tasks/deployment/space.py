@@ -12,9 +12,9 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
@@ -150,24 +150,19 @@ class Space:
         held = self.hub.holds(self.name, "space", tree)
         self._rebuilt = held and _stage(runtime) in _FAILED
         if not held or self._rebuilt:
-            api, doing = self.hub.api, f"configure the space {self.name}"
-            there = self.hub.ask(doing, api.get_space_variables, self.name)
+            api = self.hub.api
+            there = self._ask("configure {}", api.get_space_variables)
             for key, value in values.items():
                 if key not in there or there[key].value != value:
-                    self.hub.ask(doing, api.add_space_variable, self.name, key, value)
+                    self._ask("configure {}", api.add_space_variable, key, value)
             # A data set of an earlier deployment would take precedence over the seed.
             for key in {variables.DATASET, variables.DATASET_REVISION} & set(there) - set(values):
-                self.hub.ask(doing, api.delete_space_variable, self.name, key)
+                self._ask("configure {}", api.delete_space_variable, key)
             for key, value in secrets.items():
-                self.hub.ask(doing, api.add_space_secret, self.name, key, value)
+                self._ask("configure {}", api.add_space_secret, key, value)
         commit = self.hub.push(self.name, "space", tree)
         if self._rebuilt:
-            self.hub.ask(
-                f"build the space {self.name} again",
-                self.hub.api.restart_space,
-                self.name,
-                factory_reboot=True,
-            )
+            self._ask("build {} again", self.hub.api.restart_space, factory_reboot=True)
         return commit
 
     def wait(self, commit: str, token: str | None) -> str:
@@ -186,8 +181,7 @@ class Space:
                 raise StageError(self._failure(stage_))
             if time.monotonic() - started > WAIT_S:
                 raise StageError(self._too_late(stage_, running, commit))
-        doing = f"read the space {self.name}"
-        url = _address(self.hub.ask(doing, self.hub.api.space_info, self.name))
+        url = _address(self._ask("read {}", self.hub.api.space_info))
         with variables.addressed(url, token):
             while not healthy(url, timeout_s=TIMEOUT_S):
                 if time.monotonic() - started > WAIT_S:
@@ -215,17 +209,21 @@ class Space:
                 )
                 before, printed = now, waited
             if now[0] in _ASLEEP and not woken:
-                doing = f"wake the space {self.name}"
-                self.hub.ask(doing, self.hub.api.restart_space, self.name)
+                self._ask("wake {}", self.hub.api.restart_space)
                 woken = True
             yield *now, seen
             time.sleep(POLL_S)
 
     def _runtime(self) -> SpaceRuntime:
-        runtime: SpaceRuntime = self.hub.ask(
-            f"ask how the space {self.name} is", self.hub.api.get_space_runtime, self.name
-        )
+        runtime: SpaceRuntime = self._ask("ask how {} is", self.hub.api.get_space_runtime)
         return runtime
+
+    def _ask(
+        self, doing: str, call: Callable[..., Any], *arguments: object, **named: object
+    ) -> Any:
+        """Result of a method of the client for this Space, whose name replaces `{}`."""
+        doing = doing.format(f"the space {self.name}")
+        return self.hub.ask(doing, call, self.name, *arguments, **named)
 
     def _failure(self, stage_: str) -> str:
         log = self._log(_FAILED[stage_])

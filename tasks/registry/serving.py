@@ -1,15 +1,12 @@
 """Serving of questions with their own documents, and models behind an endpoint.
 
-The registered model (`mlflow/recursive_model.py`) and `assistant/asking.py` share this module: the
-settings of serving, and their own environment server. `agent/rollouts/own_documents.py` plays
-the episodes.
+The registered model (`mlflow/recursive_model.py`) and `tasks/asking.py` share this module.
+`agent/rollouts/own_documents.py` plays the episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.policies.base import Policy
@@ -18,7 +15,6 @@ from agent.rollouts.own_documents import Answer, Question
 from agent.rollouts.progress import Watch
 from agent.rollouts.trajectory import Trajectory
 from tasks.config.params import Params
-from tasks.deployment.local import local_server
 
 if TYPE_CHECKING:
     from agent.policies.endpoint import EndpointPolicy
@@ -54,17 +50,6 @@ def endpoint(
     )
 
 
-@contextmanager
-def own_server(params: Params, data: Path | None = None) -> Iterator[str]:
-    """URL of a local server on a free port, independent of the deployed environment.
-
-    Raises:
-        StageError: it does not start.
-    """
-    with local_server(params, data) as url:
-        yield url
-
-
 def for_documents(params: Params) -> Params:
     """Settings of a server that plays on documents of the request.
 
@@ -77,15 +62,6 @@ def for_documents(params: Params) -> Params:
     return params.model_copy(update={"env": env, "prepare": prepare})
 
 
-def answer(policy: Policy, url: str, questions: Sequence[Question], params: Params) -> list[Answer]:
-    """Play the questions with the paper ids, sizes and limits of training.
-
-    Raises:
-        EpisodeError: the environment cannot play.
-    """
-    return [reply for reply, _ in play(policy, url, questions, params)]
-
-
 def play(
     policy: Policy,
     url: str,
@@ -93,7 +69,11 @@ def play(
     params: Params,
     watch: Watch | None = None,
 ) -> list[tuple[Answer, Trajectory]]:
-    """As `answer`, with the record of each episode; `watch` receives its events."""
+    """Answers with their episodes, played with the paper ids, sizes and limits of training.
+
+    Raises:
+        EpisodeError: the environment cannot play.
+    """
     return own_documents.play_questions(
         policy,
         url,

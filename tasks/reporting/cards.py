@@ -102,11 +102,11 @@ def _card(metadata: str, text: str) -> str:
 
 
 def rendered(template: str, **facts: Any) -> str:
-    """A template of `templates/` as Markdown."""
-    templates = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown; the values are checked settings and figures
-    )
-    return templates.get_template(template).render(**facts)
+    """A template as Markdown, without escapes: the values are checked settings and figures."""
+    environment = templates(autoescape=False, keep_trailing_newline=True)
+    return environment.get_template(template).render(**facts)
+
+
+def templates(**options: Any) -> Environment:
+    """The templates of this folder; a missing value is an error."""
+    return Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, **options)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -104,41 +105,30 @@ def before_after(report: Mapping[str, Any]) -> Figure:
     Args:
         report: the content of reports/evaluation.json.
     """
+    both = report["before"], report["after"]
+    whole = [
+        (label, [_estimate(part, name) for part in both])
+        for label, name in (
+            ("Reward\n(sampled)", "reward_mean"),
+            ("F1\n(sampled)", "f1_sampled"),
+            ("F1\n(greedy)", "f1_greedy"),
+        )
+    ]
+    tiers = [
+        (
+            f"{label}\nn = {report['before']['tiers'][tier]['n']}",
+            [_estimate(part["tiers"][tier], "f1_greedy") for part in both],
+        )
+        for tier, label in TIERS.items()
+        if all(tier in part["tiers"] for part in both)
+    ]
     with figure_style():
         figure = Figure(figsize=(11, 5.2))
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
-        for axes, title, groups in (
-            (
-                left,
-                "All problems",
-                [
-                    (label, [_estimate(report[model], name) for model in ("before", "after")])
-                    for label, name in (
-                        ("Reward\n(sampled)", "reward_mean"),
-                        ("F1\n(sampled)", "f1_sampled"),
-                        ("F1\n(greedy)", "f1_greedy"),
-                    )
-                ],
-            ),
-            (
-                right,
-                "F1 (greedy) by papers with evidence",
-                [
-                    (
-                        f"{label}\nn = {report['before']['tiers'][tier]['n']}",
-                        [
-                            _estimate(report[model]["tiers"][tier], "f1_greedy")
-                            for model in ("before", "after")
-                        ],
-                    )
-                    for tier, label in TIERS.items()
-                    if tier in report["before"]["tiers"] and tier in report["after"]["tiers"]
-                ],
-            ),
-        ):
-            _pairs_of_bars(axes, groups)
-            axes.set_title(title)
-        left.set_ylabel("Mean over held-out episodes")
+        _pairs_of_bars(left, whole)
+        left.set(title="All problems", ylabel="Mean over held-out episodes")
+        _pairs_of_bars(right, tiers)
+        right.set_title("F1 (greedy) by papers with evidence")
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
         low, high = report["reward"]["ci95"]
@@ -267,39 +257,21 @@ def _pairs_of_bars(
     for index, (label, colour, hatch) in enumerate(
         (("before GRPO", GREY, "///"), ("after GRPO", BLUE, None))
     ):
-        values = [estimates[index] for _, estimates in groups]
-        places = [place + (index - 0.5) * width for place in range(len(groups))]
-        axes.bar(
-            places,
-            [mean for mean, _, _ in values],
+        # Shaped, since there may be no group.
+        mean, low, high = np.reshape([estimates[index] for _, estimates in groups], (-1, 3)).T
+        bars = axes.bar(
+            [place + (index - 0.5) * width for place in range(len(groups))],
+            mean,
             width * 0.94,
+            yerr=np.clip([mean - low, high - mean], 0, None),
             color=colour,
             hatch=hatch,
             edgecolor="white",
             linewidth=0,
+            error_kw={"ecolor": INK, "elinewidth": 1.4, "capsize": 4},
             label=f"{label} (mean and 95 % interval)",
         )
-        axes.errorbar(
-            places,
-            [mean for mean, _, _ in values],
-            yerr=[
-                [max(0.0, mean - low) for mean, low, _ in values],
-                [max(0.0, high - mean) for mean, _, high in values],
-            ],
-            fmt="none",
-            ecolor=INK,
-            elinewidth=1.4,
-            capsize=4,
-        )
-        for place, (mean, _, high) in zip(places, values, strict=True):
-            axes.annotate(
-                f"{mean:.2f}",
-                (place, max(mean, high)),
-                xytext=(0, 4),
-                textcoords="offset points",
-                ha="center",
-                fontsize=10,
-            )
+        axes.bar_label(bars, fmt="%.2f", padding=4, fontsize=10)
     axes.set_xticks(range(len(groups)), [label for label, _ in groups])
     axes.set_ylim(0, 1.08)
     axes.grid(visible=False, axis="x")

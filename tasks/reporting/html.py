@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Template
 
 from env.problems.schema import Problem, Span
+from tasks.reporting import cards
 
-TEMPLATES = Path(__file__).parent / "templates"
 CAPTIONS = {
     "reward_curve": "Mean reward of the training episodes of each step (faint) and its moving "
     "average. Bands name the level of difficulty that was played: a promotion makes problems "
@@ -47,7 +47,6 @@ def render(
     transcripts: Sequence[Transcript],
     *,
     train: pd.DataFrame,
-    baseline: Mapping[str, Any],
     images: Mapping[str, Path],
     profile: str,
     made: Mapping[str, Any],
@@ -58,14 +57,12 @@ def render(
         evaluation: the content of reports/evaluation.json.
         transcripts: whole episodes, the same problems for `before` and `after`.
         train: one row per step.
-        baseline: the content of reports/baseline.json.
         images: PNG files by name.
         profile: name of the settings.
         made: `model`, `commit`, `date`, and whether the problems are `synthetic`.
     """
     return page("report.html").render(
         evaluation=evaluation,
-        baseline=baseline,
         images={name: embedded(path) for name, path in images.items()},
         captions=CAPTIONS,
         pairs=pair(transcripts),
@@ -109,15 +106,9 @@ def problems_page(
     )
 
 
-def page(name: str) -> Any:
+def page(name: str) -> Template:
     """Template of a page; it escapes all values."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = cards.templates(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["score"] = score
     return environment.get_template(name)
 

@@ -33,8 +33,7 @@ def play_shown(
     with progress.doing(what, "episodes", len(specs), at_once=min(sessions, len(specs))) as work:
 
         def watch(_: int, event: Event) -> None:
-            if event["event"] == "turn":
-                work.turn()
+            work.turns += event["event"] == "turn"
 
         def ended(episode: Trajectory) -> None:
             work.advance(seconds=episode.seconds)

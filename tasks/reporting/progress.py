@@ -1,4 +1,4 @@
-"""What a stage does, how far it is and how long it will take: lines on stderr, a bar on a terminal.
+"""What a stage does, how far it is and how long it will take: lines on stderr.
 
     with doing("rollout", "episodes", 64, at_once=32) as work:
         play(..., on_episode=lambda episode: work.advance(seconds=episode.seconds))
@@ -17,10 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 T = TypeVar("T")
 
@@ -35,90 +35,67 @@ _current: Reporter | None = None
 """Reporter of the stage that this process runs."""
 
 
+@dataclass(eq=False)
 class Work:
-    """One thing that a stage does, as far as it is done.
+    """One thing that a stage does, as far as it is done."""
 
-    Args:
-        what: name; empty for the stage's own steps.
-        unit: what is counted, in the plural.
-        total: number of units; None if it is unknown.
-        at_once: units in work at the same time.
-        expected_s: seconds that the whole takes, where no unit is seen from here.
-        clock: current time in seconds.
-    """
+    what: str
+    """Name; empty for the stage's own steps."""
+    unit: str = ""
+    """What is counted, in the plural."""
+    total: int | None = None
+    """Number of units; None if it is unknown."""
+    at_once: int = 1
+    """Units in work at the same time."""
+    expected_s: float | None = None
+    """Seconds that the whole takes, where no unit is seen from here."""
+    clock: Callable[[], float] = time.monotonic
+    """Current time in seconds."""
+    done: int = 0
+    turns: int = 0
 
-    def __init__(
-        self,
-        what: str,
-        unit: str = "",
-        total: int | None = None,
-        *,
-        at_once: int = 1,
-        expected_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.what, self.unit, self.total = what, unit, total
-        self.done, self.turns, self.figures = 0, 0, ""
-        self.changed: Callable[[], None] = lambda: None
-        self._at_once, self._expected_s, self._clock = max(1, at_once), expected_s, clock
+    def __post_init__(self) -> None:
         self._first, self._busy = 0, 0.0
-        self.began = self._last = clock()
+        self.began = self._last = self.clock()
 
     def begin_at(self, done: int) -> None:
         """Set the units that an earlier run has finished."""
         self.done = self._first = done
-        self.changed()
 
     def reach(self, done: int) -> None:
         """Note the number of finished units, where nothing says how many they will be."""
         self.done = done
-        self.changed()
 
-    def advance(self, *, seconds: float | None = None, figures: str = "") -> None:
-        """Note that a unit is finished.
-
-        Args:
-            seconds: that it took; default: since the one before.
-            figures: its result, shown on a terminal.
-        """
-        now = self._clock()
+    def advance(self, seconds: float | None = None) -> None:
+        """Note that a unit is finished, which took so many seconds; default: since the last one."""
+        now = self.clock()
         self._busy += now - self._last if seconds is None else seconds
         self._last = now
         self.done += 1
-        self.figures = figures
-        self.changed()
-
-    def turn(self) -> None:
-        """Note that an agent wrote a turn: episodes that run side by side end late."""
-        self.turns += 1
-        self.changed()
 
     def left_s(self) -> float | None:
         """Seconds that are left if the other units are like the finished ones; None before any.
 
         What has overrun its time by some seconds is expected to take as many more.
         """
-        since = self._clock() - self._last
-        if self._expected_s is not None:
-            return abs(self._expected_s - since)
+        since = self.clock() - self._last
+        if self.expected_s is not None:
+            return abs(self.expected_s - since)
         finished, to_come = self.done - self._first, (self.total or 0) - self.done
         if finished < 1 or to_come < 1:
             return None
-        each = self._busy / finished / self._at_once
+        each = self._busy / finished / max(1, self.at_once)
         return each * (to_come - 1) + abs(each - since)
 
-    def count(self) -> str:
-        """How far it is, such as `3 of 24 steps`; empty if nothing is counted."""
+    def __str__(self) -> str:
+        """Name, and how far it is, such as `3 of 24 steps`; no count if nothing is counted."""
         counts = [] if self.total is None else [f"{self.done} of {self.total} {self.unit}"]
         if self.total is None and self.done:
             counts = [f"{self.done} {self.unit}"]
         counts += [f"{self.turns} turns"] if self.turns else []
         left = self.left_s()
-        return ", ".join(counts if left is None else [*counts, f"{in_words(left)} left"])
-
-    def __str__(self) -> str:
-        """Name and count."""
-        return ": ".join(filter(None, (self.what, self.count())))
+        counts += [] if left is None else [f"{in_words(left)} left"]
+        return ": ".join(filter(None, (self.what, ", ".join(counts))))
 
 
 class Reporter:
@@ -142,7 +119,6 @@ class Reporter:
         self.name, self.clock, self.quiet = name, clock, quiet
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self.works: list[Work] = []
-        self._bars: Progress | None = None
         self._began = clock()
         self._next = self._began + FIRST_S
         self._ended = threading.Event()
@@ -157,21 +133,15 @@ class Reporter:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(POLL_S)
-        self._hide_bars()
-
-    @property
-    def shows_bar(self) -> bool:
-        """Whether a bar on a terminal shows the work."""
-        return self._bars is not None
 
     def _watch_clock(self) -> None:
         while not self._ended.wait(POLL_S):
             self.tick()
 
     def tick(self) -> None:
-        """Write a line if it is time for one. A bar on a terminal needs none."""
+        """Write a line if it is time for one."""
         now = self.clock()
-        if now < self._next or self._bars is not None:
+        if now < self._next:
             return
         works = list(self.works)
         parts = ["; ".join(filter(None, map(str, works)))]
@@ -181,59 +151,11 @@ class Reporter:
         self.say(", ".join(filter(None, parts)))
 
     def say(self, text: str) -> None:
-        """Write a line now, above the bar, unless another stage speaks in place of this one."""
+        """Write a line now, unless another stage speaks in place of this one."""
         self._next = self.clock() + EVERY_S
         if not self.quiet and _current in (None, self):
             name = f"{self.name}: " if self.name else ""
             self.console.print(f"{name}{text}", markup=False)
-
-    @contextmanager
-    def doing(self, work: Work) -> Iterator[Work]:
-        """Show work while the block runs."""
-        self.works.append(work)
-        bar = self._show(work) if work.total and self.console.is_terminal else None
-        try:
-            yield work
-        finally:
-            self.works.remove(work)
-            if bar is not None:
-                self._finish(work, bar)
-
-    def _show(self, work: Work) -> TaskID:
-        if self._bars is None:
-            self._bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[count]}"),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[figures]}"),
-                console=self.console,
-                disable=self.quiet,
-            )
-            self._bars.start()
-        bars = self._bars
-        bar = bars.add_task(work.what or self.name, total=work.total, count="", figures="")
-
-        def changed() -> None:
-            bars.update(bar, completed=work.done, count=work.count(), figures=work.figures)
-
-        work.changed = changed
-        changed()
-        return bar
-
-    def _finish(self, work: Work, bar: TaskID) -> None:
-        """Remove a bar; one that shows a result stays."""
-        assert self._bars is not None
-        if not work.figures:
-            self._bars.remove_task(bar)
-        if not any(other.total for other in self.works):
-            self._hide_bars()
-
-    def _hide_bars(self) -> None:
-        if self._bars is not None:
-            self._bars.live.transient = not self._bars.tasks
-            self._bars.stop()
-            self._bars = None
 
 
 @contextmanager
@@ -259,9 +181,12 @@ def doing(
 ) -> Iterator[Work]:
     """Show what is done while the block runs, also outside of a stage; arguments as in `Work`."""
     with stage("") if _current is None else nullcontext(_current) as reporter:
-        work = Work(what, unit, total, at_once=at_once, expected_s=expected_s, clock=reporter.clock)
-        with reporter.doing(work):
+        work = Work(what, unit, total, at_once, expected_s, reporter.clock)
+        reporter.works.append(work)
+        try:
             yield work
+        finally:
+            reporter.works.remove(work)
 
 
 def counted(what: str, items: Sequence[T], unit: str = "batches") -> Iterator[T]:
@@ -274,17 +199,8 @@ def counted(what: str, items: Sequence[T], unit: str = "batches") -> Iterator[T]
 
 def say(text: str) -> None:
     """Write a line of the stage."""
-    if _current is None:
-        with stage("") as alone:
-            alone.say(text)
-    else:
-        _current.say(text)
-
-
-def result(text: str) -> None:
-    """Write a line with the result of a step, unless a bar shows it."""
-    if _current is None or not _current.shows_bar:
-        say(text)
+    with stage("") if _current is None else nullcontext(_current) as reporter:
+        reporter.say(text)
 
 
 def in_words(seconds: float) -> str:

@@ -98,9 +98,10 @@ class StageRun:
             yield
         except (MlflowException, OSError) as error:
             if not self._failed:
+                refused = f"{what} ({first_line(error)})"
                 logger.warning(
-                    "MLflow at %s does not accept %s (%s); the stage goes on, its numbers wait",
-                    *(shown_uri(), what, first_line(error)),
+                    f"MLflow at {shown_uri()} does not accept {refused}; the stage goes on, its "
+                    "numbers wait"
                 )
             self._failed = True
             self._next = time.monotonic() + RETRY_S
@@ -430,7 +431,7 @@ def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
     return {f"result/{name}": value for name, value in metrics.items() if value is not None}
 
 
-def find_child(params: Params, parent: str, stage: str) -> Run | None:
+def find_child(parent: str, stage: str) -> Run | None:
     """The stage's run under `parent`; None without one.
 
     Raises:

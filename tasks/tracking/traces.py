@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from agent.rollouts.trajectory import FrameRecord, Trajectory
@@ -30,7 +31,8 @@ def log_episodes(run: StageRun, episodes: Iterable[tuple[str, Trajectory]]) -> N
 
     for label, trajectory in episodes:
         if trajectory.void is None and trajectory.frames:
-            _Episode(run.run_id, run.experiment_id, label, trajectory).send()
+            episode = _Episode(run.run_id, run.experiment_id, label, trajectory)
+            episode.send_frame(trajectory.root)
     mlflow.flush_trace_async_logging()
 
 
@@ -38,60 +40,64 @@ class _Episode:
     """One trace while it is built."""
 
     def __init__(self, run_id: str, experiment: str, label: str, trajectory: Trajectory) -> None:
-        self.run_id, self.experiment, self.label = run_id, experiment, label
-        self.trajectory = trajectory
-        self.start_ns = time.time_ns() - self._ns(trajectory.seconds)
+        self.label, self.trajectory = label, trajectory
+        self.start_ns = time.time_ns() - int(trajectory.seconds * 1e9)
+        self.of_trace = {
+            "experiment_id": experiment,
+            "metadata": {SOURCE_RUN: run_id},
+            "tags": {
+                "label": label,
+                "problem_id": trajectory.problem_id,
+                "difficulty": trajectory.difficulty,
+                "reward": f"{trajectory.reward or 0.0:.3f}",
+            },
+        }
 
-    def send(self) -> None:
-        """Create the spans from the root down."""
-        self._frame(self.trajectory.root, None)
-
-    def _frame(self, frame: FrameRecord, parent: Any) -> None:
+    def send_frame(self, frame: FrameRecord, parent: Any = None) -> None:
         """Send a frame with its turns; a completion without a REPL is one LLM span."""
-        from mlflow.entities import SpanType
-
-        begins = frame.turns[0].at_s if frame.turns else self.trajectory.seconds
-        ends = self.trajectory.seconds if frame.ended_s is None else frame.ended_s
+        seconds = self.trajectory.seconds
+        begins = frame.turns[0].at_s if frame.turns else seconds
+        ends = seconds if frame.ended_s is None else frame.ended_s
         completion = frame.kind == "llm"
-        span = self._start(
+        with self._span(
             self._name(frame),
-            SpanType.LLM if completion else SpanType.AGENT,
+            "LLM" if completion else "AGENT",
             parent,
-            begins,
+            (begins, max(begins, ends)),
             inputs=self._inputs(frame),
+            outputs=self._outputs(frame),
             attributes=self._about(frame),
-        )
-        if not completion:
-            for number in range(len(frame.turns)):
-                self._turn(frame, number, span, ends)
-        span.end(outputs=self._outputs(frame), end_time_ns=self._at(max(begins, ends)))
+        ) as span:
+            for number in range(0 if completion else len(frame.turns)):
+                self._send_turn(frame, number, span, ends)
 
-    def _turn(self, frame: FrameRecord, number: int, parent: Any, frame_ends: float) -> None:
+    def _send_turn(self, frame: FrameRecord, number: int, parent: Any, frame_ends: float) -> None:
         """Send the policy's text, then the cell of its code with the children that it opened."""
-        from mlflow.entities import SpanType
-
-        turn = frame.turns[number]
+        turn, following = frame.turns[number], next(iter(frame.turns[number + 1 :]), None)
         written = turn.at_s + turn.seconds
-        span = self._start(
-            f"turn {number + 1}",
-            SpanType.LLM,
-            parent,
-            turn.at_s,
-            inputs={"observation": turn.observation},
-            attributes={"finish": turn.finish, "sampled_tokens": len(turn.sampled_ids)},
-        )
-        span.end(outputs={"text": turn.text}, end_time_ns=self._at(written))
-        last = number == len(frame.turns) - 1
-        following = None if last else frame.turns[number + 1]
-        returned = max(written, frame_ends if following is None else following.at_s)
-        cell = self._start(
-            f"cell {number + 1}", SpanType.TOOL, parent, written, inputs={"code": turn.text}
-        )
-        for child in sorted(self.trajectory.children(frame.frame), key=lambda f: f.frame):
-            if child.opened_in == number:
-                self._frame(child, cell)
+        returned = max(written, following.at_s if following else frame_ends)
         seen = following.observation if following else f"the frame ended: {frame.stop_reason}"
-        cell.end(outputs={"observation": seen}, end_time_ns=self._at(returned))
+        with self._span(
+            f"turn {number + 1}",
+            "LLM",
+            parent,
+            (turn.at_s, written),
+            inputs={"observation": turn.observation},
+            outputs={"text": turn.text},
+            attributes={"finish": turn.finish, "sampled_tokens": len(turn.sampled_ids)},
+        ):
+            pass
+        with self._span(
+            f"cell {number + 1}",
+            "TOOL",
+            parent,
+            (written, returned),
+            inputs={"code": turn.text},
+            outputs={"observation": seen},
+        ) as cell:
+            for child in sorted(self.trajectory.children(frame.frame), key=lambda f: f.frame):
+                if child.opened_in == number:
+                    self.send_frame(child, cell)
 
     def _about(self, frame: FrameRecord) -> dict[str, Any]:
         """Attributes of a frame; the root also has those of the episode."""
@@ -115,47 +121,29 @@ class _Episode:
         """First prompt of a frame; the root's question is in front, where the list shows it."""
         prompt = frame.turns[0].observation if frame.turns else ""
         asked = re.search(r"^(.+)\ncontext: \d+ papers$", prompt, re.M)
-        root = frame.parent is None and asked is not None
-        return ({"question": asked[1]} if root and asked else {}) | {"prompt": prompt}
+        question = {"question": asked[1]} if asked and frame.parent is None else {}
+        return question | {"prompt": prompt}
 
     def _outputs(self, frame: FrameRecord) -> dict[str, Any]:
         if frame.parent is None:
             return {"answer": self.trajectory.answer, "reward": self.trajectory.reward}
         return {"last_turn": frame.turns[-1].text if frame.turns else ""}
 
-    def _start(
-        self, name: str, kind: str, parent: Any, at_s: float, inputs: Any, attributes: Any = None
-    ) -> Any:
+    @contextmanager
+    def _span(
+        self, name: str, kind: str, parent: Any, seconds: tuple[float, float], **content: Any
+    ) -> Iterator[Any]:
+        """A span from one second of the episode to another; its children are sent in the block."""
         import mlflow
 
-        of_trace: dict[str, Any] = {}
-        if parent is None:
-            of_trace = {
-                "experiment_id": self.experiment,
-                "metadata": {SOURCE_RUN: self.run_id},
-                "tags": {
-                    "label": self.label,
-                    "problem_id": self.trajectory.problem_id,
-                    "difficulty": self.trajectory.difficulty,
-                    "reward": f"{self.trajectory.reward or 0.0:.3f}",
-                },
-            }
-        return mlflow.start_span_no_context(
-            name,
-            span_type=kind,
-            parent_span=parent,
-            inputs=inputs,
-            attributes=attributes,
-            start_time_ns=self._at(at_s),
-            **of_trace,
+        begins, ends = (self.start_ns + int(at * 1e9) for at in seconds)
+        outputs = content.pop("outputs")
+        content |= self.of_trace if parent is None else {}
+        span = mlflow.start_span_no_context(
+            name, span_type=kind, parent_span=parent, start_time_ns=begins, **content
         )
-
-    def _at(self, seconds: float) -> int:
-        return self.start_ns + self._ns(seconds)
-
-    @staticmethod
-    def _ns(seconds: float) -> int:
-        return int(seconds * 1e9)
+        yield span
+        span.end(outputs=outputs, end_time_ns=ends)
 
     def _name(self, frame: FrameRecord) -> str:
         if frame.parent is None:  # also the name of the trace

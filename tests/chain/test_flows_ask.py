@@ -22,14 +22,13 @@ from typer.testing import CliRunner
 from agent.nano.settings import NanoSettings
 from agent.policies.base import Policy
 from agent.settings import GenerationSettings
-from assistant import asking
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows import cli
 from flows.ask import NO_EVIDENCE
-from tasks import config, evaluate
+from tasks import asking, config, evaluate
 from tasks.config.params import Params
-from tasks.registry import champions, serving, versions
+from tasks.registry import champions, versions
 
 pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
 
@@ -55,7 +54,7 @@ def folder(
         return SCRIPTS[(path / "model.safetensors").read_text()]()
 
     # The session's server instead of one for each question.
-    monkeypatch.setattr(serving, "own_server", lambda params: nullcontext(server_url))
+    monkeypatch.setattr(asking, "local_server", lambda *_: nullcontext(server_url))
     monkeypatch.setattr(evaluate, "load_policy", load)
     return tmp_path
 
@@ -254,3 +253,12 @@ def test_an_endpoint_that_fails_at_the_sentence_loses_no_quote() -> None:
     assert code == 0, errors
     assert found(told) == {("orders.md", "The looms arrive on 14 May.")}
     assert json.loads(told)["sentence"] == ""
+
+
+def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "by_meaning", lambda documents, question, most: [])
+    params = Params(env={"rank": "minilm"})
+    asked = asking.play_question(object(), "http://nowhere.invalid", params, "Why?", {"a": "A."})
+    assert (asking.verdict(asked.answer)[:7], asked.episode) == ("Nothing", None)

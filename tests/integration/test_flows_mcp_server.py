@@ -51,9 +51,8 @@ def fake() -> Iterator[fake_endpoint.FakeServer]:
 
 
 def words(url: str) -> list[str]:
-    prices = ["--set", "evaluate_model.prompt_price=1000"]
-    own = ["-m", "flows.cli", "mcp", "--docs", "notes", "--base-url", url, "--model", "m"]
-    return [*own, *prices]
+    own = f"-m flows.cli mcp --docs notes --base-url {url} --model m"
+    return f"{own} --set evaluate_model.prompt_price=1000".split()
 
 
 @asynccontextmanager
@@ -80,7 +79,6 @@ async def result_of(session: ClientSession, tool: str, **arguments: Any) -> dict
     result = await session.call_tool(tool, arguments)
     assert not result.isError, text_of(result)
     assert result.structuredContent is not None
-    assert json.loads(text_of(result)) == result.structuredContent
     return result.structuredContent
 
 
@@ -130,7 +128,6 @@ def test_an_agent_asks_reads_and_errs_and_no_process_is_left(
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("ask_documents", {"question": " "}, "the question is empty; write one"),
-    ("ask_documents", {"question": "?" * 9000}, "the question has 9000 characters"),
     ("read_quote", {"document": "order.md", "start": 0, "end": 9}, "Did you mean 'orders.md'?"),
     ("read_quote", {"document": "../params.yaml", "start": 0, "end": 9}, "no document is named"),
     ("read_quote", {"document": "orders.md", "start": 9, "end": 999}, "the characters 0 to 37"),
@@ -207,7 +204,7 @@ def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_que
     assert {line["id"] for line in told if "error" in line} == {2, 3}
     assert answer["result"]["structuredContent"]["evidence"]
     ask(server, 6, ASKED)
-    read_until(server, "begins: ")
+    read_until(server, "m searches 2 documents")
     assert_ended(server, [one for one in offspring() if one not in before], code=0)
 
 

@@ -44,54 +44,38 @@ def episode(
 class Level:
     """Plays episodes that are all 0, but for those whose number is in `hits`."""
 
-    def __init__(self, hits: dict[str, list[int]], read: bool = True) -> None:
+    def __init__(self, hits: dict[str, list[int]], read: bool) -> None:
         self.hits, self.read = hits, read
-        self.calls: list[tuple[str, int, int]] = []
 
     def __call__(self, level: str, start: int, stop: int) -> list[Trajectory]:
-        self.calls.append((level, start, stop))
         return [
             episode(0.5 if number in self.hits.get(level, []) else 0.0, level=level, read=self.read)
             for number in range(start, stop)
         ]
 
 
-def probe(play: Level) -> dict[str, list[Trajectory]]:
-    return gate.probe(play, ("hard", "easy"), REWARDS)
-
-
 def decide(played: dict[str, list[Trajectory]]) -> dict[str, Any]:
     return gate.decide(played, REWARDS)
 
 
-def test_two_finds_at_easy_alone_among_the_first_ten_end_the_probe_and_open_the_gate():
-    play = Level({"easy": [3, 4]})
-    report = decide(probe(play))
-    assert play.calls == [("hard", 0, 10), ("easy", 0, 10)]
-    assert report["passed"]
-    assert (report["levels"]["easy"]["found"], report["levels"]["hard"]["found"]) == (2, 0)
-    assert report["levels"]["hard"]["components"]["format_compliance"] == 1.0
-
-
-def test_the_target_is_played_on_until_it_opens():
-    play = Level({"hard": [9, 27]})
-    played = probe(play)
-    assert play.calls[2:] == [("hard", 10, 20), ("hard", 20, 30)]
-    assert decide(played)["passed"]
-
-
-def test_both_levels_are_played_to_the_end_before_refusing():
-    play = Level({"hard": [1, 60], "easy": [1, 60]})  # the second is one more than may be played
-    played = probe(play)
-    assert {level: len(episodes) for level, episodes in played.items()} == {"hard": 60, "easy": 60}
-    assert not decide(played)["passed"]
-
-
-def test_six_successes_that_quote_what_no_agent_read_are_luck_and_seven_are_not():
-    six = decide(probe(Level({"easy": list(range(6))}, read=False)))
-    assert not six["passed"]
-    assert six["levels"]["easy"] | {"found": 0, "succeeded": 6} == six["levels"]["easy"]
-    assert decide(probe(Level({"easy": list(range(7))}, read=False)))["passed"]
+@pytest.mark.parametrize(
+    ("hits", "read", "played", "passed"),
+    [
+        ({"easy": [3, 4]}, True, {"hard": 10, "easy": 10}, True),  # two finds among the first ten
+        ({"hard": [9, 27]}, True, {"hard": 30, "easy": 10}, True),  # the target is played on
+        # The last of each level is one more than may be played.
+        ({"hard": [1, 60], "easy": [1, 60]}, True, {"hard": 60, "easy": 60}, False),
+        # Successes that quote what no agent read: six are luck, seven are not.
+        ({"easy": [*range(6)]}, False, {"hard": 60, "easy": 60}, False),
+        ({"easy": [*range(7)]}, False, {"hard": 10, "easy": 10}, True),
+    ],
+)
+def test_the_gate_opens_by_finds_or_by_many_successes_and_plays_on_until_then(
+    hits: dict[str, list[int]], read: bool, played: dict[str, int], passed: bool
+) -> None:
+    found = gate.probe(Level(hits, read), ("hard", "easy"), REWARDS)
+    assert {level: len(episodes) for level, episodes in found.items()} == played
+    assert decide(found)["passed"] == passed
 
 
 def test_many_small_gains_that_quote_what_no_agent_read_do_not_open_the_gate():

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from helpers.problem_files import write_problems
 from helpers.sandbox_attacks import ROOT
 from helpers.space_hub import READ_TOKEN, TOKEN, Repo, SpaceHub, serve_spaces
@@ -88,8 +87,8 @@ def repo_of(the_hub: SpaceHub, name: str = "ada/rlm", kind: str = "space") -> Re
 
 
 def test_the_tree_holds_the_environment_with_its_settings_and_nothing_else() -> None:
-    params = settings("env.limits.max_turns=5", "rewards.min_span_chars=13")
-    tree = build_context.stage(params, "secret", ["note"])
+    params = settings("env.limits.max_turns=5", "rewards.min_span_chars=13", "env.splits=[test]")
+    tree = build_context.stage(params, "secret", ["note"], splits=params.env.splits)
     assert {path.name for path in tree.iterdir()} == {
         *("env", "rewards", "Dockerfile", ".dockerignore", "README.md", "openenv.yaml"),
         *("params.yaml", "constraints.txt"),
@@ -124,12 +123,6 @@ def test_a_key_of_the_environment_replaces_the_spaces_key(
     monkeypatch.setenv(variables.OWNER_KEY, "o" * 31)
     with pytest.raises(ConfigError, match=r"RLM_ENV_OWNER_KEY has fewer than 32 characters"):
         space.deployed(settings(), None)
-
-
-def test_a_space_opens_the_split_of_the_settings_to_strangers(the_hub: SpaceHub) -> None:
-    space.deployed(settings("env.splits=[test]"), None)
-    assert yaml.safe_load(repo_of(the_hub).files["params.yaml"])["env"]["splits"] == ["test"]
-    assert "Strangers play the split test" in repo_of(the_hub).files["README.md"].decode()
 
 
 def test_the_code_in_the_readme_of_a_space_runs(
@@ -463,9 +456,10 @@ def test_a_public_space_plays_the_problems_of_a_private_data_set(
         monkeypatch.setenv("HF_ENDPOINT", the_hub.url)
         with environment(params) as url:
             checks.check_problems(url, paths.PROBLEMS)
-            source = checks.metadata(url)["problem_source"]
+            about = checks.metadata(url)
         problems, pushed = repo_of(the_hub, "ada/rlm-problems", "dataset"), repo_of(the_hub)
-    assert source == f"ada/rlm-problems at {problems.sha}"
+    assert about["problem_source"] == f"ada/rlm-problems at {problems.sha}"
+    assert about["splits"] == ["test"]  # those of the settings, for strangers
     assert problems.private
     assert not pushed.private
     assert set(pushed.secrets) == {variables.DATASET_TOKEN, variables.OWNER_KEY}

@@ -1,4 +1,4 @@
-"""Records of a stage in MLflow, on a real store in a temporary folder."""
+"""Records of a stage in MLflow and their lineage, on a real store in a temporary folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import traceback
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from env import variables
+from tasks import evaluate, gate
 from tasks.config.params import Params
-from tasks.errors import ConfigError, GateFailed, PipelineError, StageError
+from tasks.errors import ConfigError, GateFailed, StageError
 from tasks.registry import versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import StageRun, stage_run
@@ -73,41 +75,39 @@ def test_a_run_that_is_killed_while_it_is_described_is_found(
     monkeypatch.setattr(runs.StageRun, "log_params", killed)
     with pytest.raises(KeyboardInterrupt):
         runs.start_run("gate", PARAMS, parent.run_id, begun=begun.append)
-    found = runs.find_child(PARAMS, parent.run_id, "gate")
+    found = runs.find_child(parent.run_id, "gate")
     assert found is not None
     assert [found.info.run_id] == begun
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
-    [(StageError, "gate: no disk"), (ConfigError, "gate: no disk"), (GateFailed, "no disk")],
+    ("error", "status", "told"),
+    [
+        (StageError("no disk"), "FAILED", "gate: no disk"),
+        (ConfigError("no disk"), "FAILED", "gate: no disk"),
+        (GateFailed("no disk"), "FAILED", "no disk"),  # advice as it is
+        (ValueError("no disk"), "FAILED", "no disk"),
+        (KeyboardInterrupt(), "KILLED", None),
+    ],
 )
-def test_an_error_is_told_with_its_stage_and_advice_as_it_is(
-    kind: type[PipelineError], told: str
+def test_a_run_ends_as_its_stage_did_and_tells_its_error(
+    error: BaseException, status: str, told: str | None
 ) -> None:
-    with pytest.raises(kind, match=f"^{told}$"), stage_run("gate", PARAMS) as run:
-        raise kind("no disk")
-    assert stored(run).data.tags["error"] == told
+    begun: list[StageRun] = []
 
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(None, "FINISHED"), (ValueError("no disk"), "FAILED"), (KeyboardInterrupt(), "KILLED")],
-)
-def test_a_run_ends_as_its_stage_did(error: BaseException | None, status: str) -> None:
-    raised: type[BaseException] | None = None
-    try:
-        with stage_run("train", PARAMS) as run:
+    def stage() -> None:
+        with stage_run("gate", PARAMS) as run:
+            begun.append(run)
             run.log_metrics({"reward/overall": 0.5}, step=1)
-            if error:
-                raise error
-    except BaseException as caught:
-        raised = type(caught)
-    assert raised == (type(error) if error else None)
+            raise error
+
+    with pytest.raises(type(error), match=f"^{told or ''}$"):
+        stage()
+    (run,) = begun
     assert stored(run).info.status == status
     # Measurements from before the end are there, whatever the end.
     assert stored(run).data.metrics["reward/overall"] == 0.5
-    assert stored(run).data.tags.get("error") == ("no disk" if status == "FAILED" else None)
+    assert stored(run).data.tags.get("error") == told
 
 
 def test_tables_grow_and_artifacts_are_kept_beside_the_store(store: str, tmp_path: Path) -> None:
@@ -230,3 +230,28 @@ def test_a_full_disk_in_a_stage_is_one_message_and_ends_its_run(error: Exception
         raise error
     assert stored(run).info.status == "FAILED"
     assert stored(run).data.tags["error"].startswith("evaluate: the disk is full")
+
+
+def test_each_stage_is_recorded_with_its_own_seed() -> None:
+    own = {"prepare": {"synthetic": {"seed": 1}}, "warmstart": {"nano": {"seed": 2}}}
+    params = Params.model_validate({**own, "train": {"seed": 4}})
+    seeds = {"prepare": 1, "warmstart": 2, "zeroshot": gate.SEED, "gate": gate.SEED, "train": 4}
+    seeds |= {"evaluate": evaluate.SEED, "push": 4}
+    assert {stage: lineage.seed_of(params, stage) for stage in seeds} == seeds
+
+
+def test_a_commit_is_dirty_by_changed_sources_and_not_by_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lineage.commit.__wrapped__() == "no git"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (tmp_path / "code.py").write_text("first")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    clean = lineage.commit.__wrapped__()
+    assert len(clean) == 40
+    (tmp_path / "notes.txt").write_text("untracked")
+    assert lineage.commit.__wrapped__() == clean
+    (tmp_path / "code.py").write_text("changed")
+    assert lineage.commit.__wrapped__() == f"{clean}-dirty"

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.chain_runs import copy_project
+from helpers.chain_runs import runs as recorded
 from helpers.changed import changed, write_params
 from helpers.training_folder import make_folder
 from helpers.untaught import untaught
@@ -43,6 +44,15 @@ SHORT = {
     "save_every": 1,
     "evaluate_every": 0,
 }
+COLUMNS = {
+    "reward": "overall primary process format efficiency",
+    "episode": "success_rate timeout_rate void_rate turns sub_calls depth tokens replaced_voids "
+    "scored_children",
+    "train": "loss grad_norm zero_variance_groups rows rows_cut tokens_per_second resampled_groups "
+    "extra_episodes too_hard_groups too_easy_groups",
+    "curriculum": "metric level",
+}
+"""Columns of each step, by area."""
 TURNS = {"max_turn_tokens": 12, "max_frame_tokens": 256, "batch_frames": 8}
 
 
@@ -76,9 +86,7 @@ def run_stage(params: Params) -> Path:
 
 def start_of(params: Params) -> str:
     """Tag `start` of the newest run of the stage."""
-    store = runs.client(runs.tracking_uri())
-    (run,) = store.search_runs([runs.experiment_id(runs.EXPERIMENT)], max_results=1)
-    return str(run.data.tags["start"])
+    return str(recorded("train")[0].data.tags["start"])
 
 
 def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(
@@ -94,16 +102,9 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(
     rows = pd.read_parquet("reports/train.parquet")
     assert list(rows["step"]) == [1, 2, 3]
     assert set(rows["level"]) == {"easy"}
-    for column in (
-        *(f"reward/{name}" for name in ("overall", "primary", "process", "format", "efficiency")),
-        *("episode/success_rate", "episode/timeout_rate", "episode/void_rate", "episode/turns"),
-        *("episode/sub_calls", "episode/depth", "episode/tokens", "episode/replaced_voids"),
-        *("train/loss", "train/grad_norm", "train/zero_variance_groups", "train/rows"),
-        *("train/rows_cut", "train/tokens_per_second", "curriculum/metric", "curriculum/level"),
-        *("train/resampled_groups", "train/extra_episodes", "episode/scored_children"),
-        *("train/too_hard_groups", "train/too_easy_groups"),
-    ):
-        assert rows[column].notna().all(), column
+    for area, names in COLUMNS.items():
+        for name in names.split():
+            assert rows[f"{area}/{name}"].notna().all(), name
     assert rows["train/logprob_mismatch_max"][:2].between(0, 1e-4).all()
 
     lines = Path("reports/raw_episodes.jsonl").read_text(encoding="utf-8").splitlines()
@@ -111,9 +112,8 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(
     assert {episode["step"] for episode in episodes} == {1, 2}
     assert all(3 <= sum(e["step"] == step for e in episodes) <= 5 for step in (1, 2))
 
-    store = runs.client(runs.tracking_uri())
-    (run,) = store.search_runs([runs.experiment_id("rlm")], max_results=1)
-    assert {"reward/overall", "episode/void_rate", "train/loss"} <= set(run.data.metrics)
+    metrics = recorded("train")[0].data.metrics
+    assert {"reward/overall", "episode/void_rate", "train/loss"} <= set(metrics)
 
     weights = (project / "models/adapter/adapter_model.safetensors").read_bytes()
     shutil.rmtree("models/adapter")  # as DVC does before it runs a stage
@@ -149,9 +149,7 @@ def test_two_processes_play_and_train_one_run(project, server_params, monkeypatc
     assert (rows["episode/void_rate"] == 0).all()
     assert list(rows["eval/episodes"]) == [3, 3]
     assert rows["train/logprob_mismatch_max"].between(0, 1e-4).all()
-    store = runs.client(runs.tracking_uri())
-    (run,) = store.search_runs([runs.experiment_id("rlm")], max_results=1)
-    assert {"reward/overall", "train/loss"} <= set(run.data.metrics)
+    assert {"reward/overall", "train/loss"} <= set(recorded("train")[0].data.metrics)
 
 
 @pytest.fixture

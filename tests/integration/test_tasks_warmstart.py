@@ -1,15 +1,31 @@
+"""The base: nano, a registered version, and what the bare model plays before."""
+
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
 import pytest
+from helpers.changed import changed
+from helpers.problem_files import write_problems
 from helpers.recorder import Recorder
 
+from agent.models import base_model
 from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.settings import GenerationSettings
+from agent.policies.scripted import Scripted, oracle
+from agent.settings import GenerationSettings, ModelSettings
 from env.models import Message
-from tasks import paths, warmstart
+from env.problems.store import ProblemStore
+from tasks import paths, warmstart, zeroshot
 from tasks.config import resolve
-from tasks.errors import ConfigError
+from tasks.config.params import Params
+from tasks.data.splits import question_key
+from tasks.errors import ConfigError, StageError
+from tasks.registry import trained_questions, versions, warm_start
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -61,3 +77,164 @@ def test_settings_that_the_demonstrations_do_not_know_are_refused(place, overrid
     with pytest.raises(ConfigError, match=word):
         warmstart.run(resolve(overrides=["threads=1", FEW, override]), Recorder())
     assert not place.exists()
+
+
+CHAMPION = Params.model_validate({"warmstart": {"kind": "champion"}})
+THIRD = Params.model_validate({"warmstart": {"kind": "champion", "version": "3"}})
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path) -> Path:
+    """Version 3 with its weights; nothing else."""
+    monkeypatch.chdir(tmp_path)
+    weights = tmp_path / "artifacts/registered"
+    weights.mkdir(parents=True)
+    (weights / "model.safetensors").write_bytes(b"weights")
+    version = SimpleNamespace(name="rlm", version="3", run_id="r", tags={"commit": "abc"})
+    monkeypatch.setattr(versions, "champion", lambda name: version)
+    monkeypatch.setattr(versions, "get_version", lambda name, number: version)
+    monkeypatch.setattr(versions, "download", lambda found: weights)
+    monkeypatch.setattr(versions, "artifact", lambda found: tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("params", [CHAMPION, THIRD])
+def test_the_base_becomes_the_registered_weights_and_says_so(
+    registry: Path, params: Params
+) -> None:
+    run = Recorder()
+    base = warmstart.run(params, run)  # type: ignore[arg-type]
+    assert base == Path("models/base")
+    assert (base / "model.safetensors").read_bytes() == b"weights"
+    told = json.loads((base / warm_start.PROVENANCE).read_text())
+    assert (told["from"], told["tags"]) == ("rlm/3", {"commit": "abc"})
+    assert run.tags["base"] == "rlm/3"
+
+
+def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path) -> None:
+    (registry / "artifacts/trained.json").write_text(json.dumps(["earlier"]))
+    warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
+    Path("data/problems").mkdir(parents=True)
+    asked = pd.DataFrame({"question": ["How many, in all?", "How many in all"]})
+    asked.to_parquet(paths.TRAIN)
+    assert json.loads(trained_questions.write(Params()).read_text()) == [
+        "earlier"
+    ]  # fresh each time
+    own = Params.model_validate({"prepare": {"source": "files"}})
+    written = json.loads(trained_questions.write(own).read_text())
+    assert written == sorted(["earlier", question_key("how many in all?")])
+
+
+def test_a_version_is_quantised_with_the_template_that_it_has(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(base_model, "prepare_base", lambda of, out: (asked.append(of), out.mkdir()))
+    model = {
+        "source": "org/first",
+        "revision": "v1",
+        "quantisation": "nf4",
+        "template": "training",
+        "template_kwargs": {"enable_thinking": False},
+    }
+    warmstart.run(CHAMPION.model_copy(update={"model": ModelSettings(**model)}), Recorder())  # type: ignore[arg-type]
+    source = str(registry / "artifacts/registered")
+    assert asked == [ModelSettings(source=source, quantisation="nf4")]
+
+
+def test_a_version_that_cannot_be_read_leaves_the_old_base(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
+
+    def gone(version: Any) -> Path:
+        raise StageError("rlm version 3: its artifact cannot be read")
+
+    monkeypatch.setattr(versions, "download", gone)
+    with pytest.raises(StageError, match="cannot be read"):
+        warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
+    assert Path("models/base", warm_start.PROVENANCE).is_file()
+
+
+def test_a_version_of_another_registry_is_not_taken_for_the_one_that_was_named(
+    registry: Path,
+) -> None:
+    named = {"kind": "champion", "version": "3"}
+    right = named | {"weights_hash": versions.weights_hash(registry / "artifacts/registered")}
+    warmstart.run(Params.model_validate({"warmstart": right}), Recorder())  # type: ignore[arg-type]
+    other = Params.model_validate({"warmstart": named | {"weights_hash": "0" * 16}})
+    with pytest.raises(StageError, match=r"rlm version 3 at sqlite.* the right registry"):
+        warmstart.run(other, Recorder())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def params(served_folder: Path, server_problems: ProblemStore, server_params: Params) -> Params:
+    """Settings of a small nano; training problems are data of the working folder."""
+    problems = map(server_problems.get, server_problems.ids("train"))
+    write_problems("data/problems/train.parquet", problems)
+    return server_params
+
+
+def played_by(policy: Scripted, monkeypatch: pytest.MonkeyPatch, params: Params) -> dict[str, Any]:
+    monkeypatch.setattr("agent.policies.hf_policy.TransformersPolicy", lambda *_: policy)
+    zeroshot.run(params, Recorder())  # type: ignore[arg-type]
+    report: dict[str, Any] = json.loads(paths.ZERO_SHOT.read_text())
+    return report
+
+
+def test_a_nano_of_random_weights_plays_ten_episodes_and_earns_nothing(params: Params) -> None:
+    run = Recorder()
+    zeroshot.run(params, run)  # type: ignore[arg-type]
+    report = json.loads(paths.ZERO_SHOT.read_text())
+    assert (report["level"], report["episodes"], report["earned"]) == ("easy", 10, 0)
+    assert report["advice"] == (
+        "demonstrations are needed: 0 of 10 zero-shot episodes earn anything at easy"
+    )
+    assert sum(report["stop_reasons"].values()) == 10
+    assert run.metrics["zeroshot/error_rate"] == report["error_rate"] > 0
+    assert run.metrics["zeroshot/primary_objective"] == run.metrics["zeroshot/f1"] == 0
+    assert run.tags["zero_shot"] == report["advice"]
+    assert [path.name for path in run.artifacts] == ["zeroshot.json"]
+    assert not paths.BASE.exists()
+
+
+def test_a_bare_model_that_earns_may_need_no_demonstrations(
+    params: Params, server_problems: ProblemStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = oracle(server_problems.get(name) for name in server_problems.ids())
+    report = played_by(policy, monkeypatch, params)
+    assert report["earned"] == 10
+    assert report["advice"].startswith("the bare model earns already, so demonstrations may be")
+
+
+def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
+    params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Path]] = []
+
+    def write(params: Params, run: object, folder: Path) -> str:
+        folder.mkdir()
+        return "tiny"
+
+    def load(folder: Path) -> tuple[str, str]:
+        seen.append(list(folder.iterdir()))
+        return "model", "tokenizer"
+
+    (paths.BASE.with_name(".bare") / "of a run that was killed").mkdir(parents=True)
+    monkeypatch.setattr(warm_start, "write_source", write)
+    monkeypatch.setattr("agent.policies.hf_policy.load_model", load)
+    sft = changed(params, model={"source": "tiny"}, warmstart={"kind": "sft"})
+    report = played_by(Scripted(lambda seen: "I do not know."), monkeypatch, sft)
+    assert (report["kind"], report["episodes"]) == ("sft", 10)
+    assert seen == [[]]  # no adapter
+    assert list(paths.BASE.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["none", "champion"])
+def test_without_demonstrations_nothing_is_played(
+    kind: str, params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zeroshot, "play_bare", lambda *_: pytest.fail("it played"))
+    zeroshot.run(changed(params, warmstart={"kind": kind}), Recorder())  # type: ignore[arg-type]
+    report = json.loads(paths.ZERO_SHOT.read_text())
+    assert report == {"kind": kind, "played": False, "advice": zeroshot.NOT_PLAYED[kind]}

@@ -119,14 +119,6 @@ def test_a_missing_or_broken_file_is_told(folder: Path, content: str | None, tol
         config.resolve()
 
 
-def test_an_override_replaces_one_value_only() -> None:
-    changed = config.resolve(overrides=["train.steps=3", "train.curriculum.levels=[easy, hard]"])
-    assert changed.train.steps == 3
-    assert changed.train.curriculum.levels == ["easy", "hard"]
-    same = {"steps", "curriculum"}
-    assert changed.train.model_dump(exclude=same) == Params().train.model_dump(exclude=same)
-
-
 def test_resolved_settings_come_back_equal_and_are_written_once(folder: Path) -> None:
     params = config.resolve(overrides=["train.steps=3", "validate.min_rows=5"])
     path = config.write_resolved(params)
@@ -204,11 +196,35 @@ def derived(*overrides: str) -> dict[str, str]:
     return found
 
 
-def test_what_dvc_derives_follows_the_settings(folder: Path) -> None:
-    assert derived("train.method=full")["trained"] == "models/policy"
-    assert (ROOT / derived()["template"]).is_file()
-    (folder / "mine.jinja").touch()
-    assert derived("model.template=mine.jinja")["template"] == "mine.jinja"
+FILES = ["prepare.source=files", "prepare.files.path=mine.jsonl"]
+HUB = ["prepare.source=hub", "prepare.hub.name=mine.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "wanted"),
+    [
+        (["train.method=full"], "trained", "models/policy"),
+        (["model.template=mine.jinja"], "template", "mine.jinja"),
+        (["model.source=mine", "warmstart.kind=none"], "model", "mine"),
+        ([QWEN, "warmstart.kind=none"], "model", None),  # on the Hub
+        ([], "model", None),  # not the folder that is called nano
+        (FILES, "problems", "mine.jsonl"),
+        (FILES, "documents", None),
+        ([*FILES, "prepare.files.documents=mine"], "documents", "mine"),
+        (HUB, "problems", "mine.jsonl"),
+        # Without the file, DVC could only say that something is missing; the stage says what.
+        (["prepare.source=files", "prepare.files.path=absent.jsonl"], "problems", None),
+    ],
+)
+def test_dvc_watches_the_users_files_while_they_are_the_source_else_a_module(
+    folder: Path, overrides: list[str], name: str, wanted: str | None
+) -> None:
+    for own in ("mine", "nano"):
+        (folder / own).mkdir()
+    for own in ("mine.jinja", "mine.jsonl"):
+        (folder / own).touch()
+    found = derived(*overrides)[name]
+    assert found == wanted if wanted else (ROOT / found).is_file()
 
 
 def test_arguments_of_a_chat_template_keep_their_types() -> None:
@@ -230,39 +246,3 @@ def test_only_demonstrations_depend_on_problems_and_rewards() -> None:
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["warmstart"]
     assert "${derived.sft_problems}" in stage["deps"]
     assert "derived.sft_settings" in stage["params"][0]["params.resolved.yaml"]
-
-
-def test_dvc_watches_the_users_files_while_they_are_the_source(folder: Path) -> None:
-    modules = derived()
-    assert (ROOT / modules["problems"]).is_file()
-    assert (ROOT / modules["documents"]).is_file()
-    (folder / "mine.jsonl").touch()
-    (folder / "papers").mkdir()
-    files = ("prepare.source=files", "prepare.files.path=mine.jsonl")
-    assert derived(*files)["problems"] == "mine.jsonl"
-    assert derived(*files)["documents"] == modules["documents"]
-    assert derived(*files, "prepare.files.documents=papers")["documents"] == "papers"
-    assert derived("prepare.source=hub", "prepare.hub.name=mine.jsonl")["problems"] == "mine.jsonl"
-    # Without them DVC could only say that something is missing; the stage says what.
-    assert derived("prepare.source=files", "prepare.files.path=absent.jsonl") == modules
-    assert derived("prepare.source=hub") == modules
-
-
-@pytest.mark.parametrize("source", ["hub", "files"])
-def test_the_other_sources_have_their_own_levels(source: str) -> None:
-    of_source = config.resolve(overrides=[f"prepare.source={source}", "env.limits.max_children=2"])
-    assert of_source.prepare.levels == ["easy", "hard", "medium"]
-
-
-def test_a_champion_may_be_quantised_to_train_on() -> None:
-    overrides = ["warmstart.kind=champion", "model.quantisation=nf4"]
-    assert config.resolve(overrides=overrides).model.quantisation == "nf4"
-
-
-def test_dvc_watches_the_base_models_folder_while_it_is_the_source(folder: Path) -> None:
-    (folder / "nano").mkdir()  # not the source that is called nano
-    assert (ROOT / derived()["model"]).is_file()
-    (folder / "mine").mkdir()
-    assert derived("model.source=mine", "warmstart.kind=none")["model"] == "mine"
-    on_hub = derived("model.source=Qwen/Qwen3-4B", "warmstart.kind=none")["model"]
-    assert (ROOT / on_hub).is_file()

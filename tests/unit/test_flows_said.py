@@ -1,13 +1,17 @@
-"""The time that is left: only what was measured whole, with these settings."""
+"""What a run says: the time that is left, its stages, and why a service did not start."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from helpers.changed import changed
 
+from flows.chain import print_kept
 from flows.durations import Durations
+from flows.services import processes
 from flows.stages import BY_DVC, STAGES
+from flows.summary import StageRow, line
 from tasks.config.params import Params
 
 PARAMS = Params()
@@ -28,15 +32,10 @@ def left(name: str, params: Params = PARAMS, kept: tuple[str, ...] = ()) -> str:
     return Durations(params, kept).left(name)
 
 
-def changed(**settings: int) -> Params:
-    train = PARAMS.train.model_copy(update=settings)
-    return PARAMS.model_copy(update={"train": train})
-
-
 def test_other_settings_have_no_estimate_and_another_seed_has() -> None:
     play("train", "done", 180)
-    assert left("train", changed(seed=7)) == "train about 3 min left"
-    assert left("train", changed(steps=7)) == ""
+    assert left("train", changed(PARAMS, train={"seed": 7})) == "train about 3 min left"
+    assert left("train", changed(PARAMS, train={"steps": 7})) == ""
 
 
 @pytest.mark.parametrize("outcome", ["interrupted", "failed", "killed"])
@@ -62,14 +61,25 @@ def test_a_run_that_makes_no_model_is_short_and_changes_no_estimate() -> None:
     assert left("promote") == "promote about 30 s; whole run about 60 s left"
 
 
-def test_what_an_earlier_run_made_is_expected_of_later_stages_too() -> None:
-    for name in STAGES:
-        play(name, "done", 30)
-    durations = Durations(PARAMS, [])
-    durations.begin("prepare")
-    durations.end("prepare", "cached", 1)
-    assert durations.left("train") == "train a few seconds; whole run a few seconds left"
-    durations.begin("validate")
-    durations.end("validate", "done", 20)
-    assert durations.left("train") == "train about 30 s; whole run about 4 min left"
-    assert left("validate").startswith("validate about 20 s")
+def test_a_kept_stage_says_so_instead_of_a_time() -> None:
+    assert line(StageRow("prepare", "cached", 1.2)) == "[blue]=[/] prepare kept"
+    assert line(StageRow("train", "done", 61.0)) == "[green]✓[/] train 61 s"
+
+
+def test_a_start_with_results_of_earlier_runs_is_not_called_clean(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    print_kept([], killed=False)
+    assert "Starting clean" in capsys.readouterr().out
+    Path(".dvc/cache/runs").mkdir(parents=True)
+    print_kept([], killed=False)
+    assert "is reused" in capsys.readouterr().out
+
+
+def test_the_error_of_a_server_is_shown_without_a_password(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "INFO: begins\nsqlalchemy.exc.ArgumentError: no postgresql://a:secret@db/x\nend\n"
+    )
+    assert processes._last_error(log) == " (no postgresql://db/x)"
+    log.write_text("INFO: begins\n")
+    assert processes._last_error(log) == ""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,13 @@ from env.prompts import cut
 from env.ranking import near, rank
 from env.settings import DOCUMENT_CHARS, PROMPT_CHARS
 from tasks.config.params import Params
+from tasks.deployment.local import local_server
 from tasks.errors import StageError, as_stage_error
 
 if TYPE_CHECKING:
     from agent.policies.base import Policy
     from agent.policies.endpoint import Usage
     from agent.rollouts.own_documents import Answer, Question
-    from agent.rollouts.progress import Event
     from agent.rollouts.trajectory import Trajectory
 
 ATTEMPTS = 3
@@ -92,6 +93,10 @@ class AskedAnswer:
         if self.usage is None:
             return None
         return self.usage.cost(prices.prompt_price, prices.completion_price)
+
+
+Ask = Callable[..., AskedAnswer]
+"""Answers a question about documents: `ask(question, documents, seed, stop=...)`."""
 
 
 def stored(wanted: str) -> AskedModel:
@@ -195,37 +200,40 @@ def reader_of(model: AskedModel, documents: dict[str, str]) -> AskedModel:
     )
 
 
-class RankedPassages:
-    """Answers with the best passage and those around it; called as `Ask`. No model reads them.
+def ranked_passages(
+    params: Params, question: str, documents: Mapping[str, str], seed: int = 0, **_: Any
+) -> AskedAnswer:
+    """Answer with the best passage and those around it, which no model reads.
 
     They're ranked by meaning where all-MiniLM-L6-v2 is installed, else by the words they share.
+
+    Raises:
+        StageError: the question cannot be asked.
     """
+    from agent.rollouts.own_documents import Answer, Question, Quote
 
-    def __init__(self, params: Params) -> None:
-        self._params = params
+    require_askable(Question(question, documents, seed), params)
+    began = time.monotonic()
+    with as_stage_error():  # the model may be broken
+        found = (by_meaning if installed() else rank)(documents, question, PASSAGES)
+    quotes = []
+    for name, text in near(documents, found, NEAR_CHARS):
+        start = documents[name].index(text)
+        quotes.append(Quote(document=name, start=start, end=start + len(text), text=text))
+    seconds = round(time.monotonic() - began, 3)
+    return AskedAnswer(Answer(evidence=quotes, stop_reason="final", seconds=seconds), None)
 
-    def __call__(
-        self, question: str, documents: Mapping[str, str], seed: int = 0, **watched: Any
-    ) -> AskedAnswer:
-        """The quotes. Nothing is sampled, and there are no events.
 
-        Raises:
-            StageError: the question cannot be asked.
-        """
-        from agent.rollouts.own_documents import Answer, Question, Quote, fault
+def require_askable(question: Question, params: Params) -> None:
+    """Refuse a question that cannot be asked.
 
-        if reason := fault(Question(question, documents), self._params.env):
-            raise StageError(reason)
-        began = time.monotonic()
-        with as_stage_error():  # the model may be broken
-            found = (by_meaning if installed() else rank)(documents, question, PASSAGES)
-        passages = near(documents, found, NEAR_CHARS)
-        quotes = [
-            Quote(name, at := documents[name].index(text), at + len(text), text)
-            for name, text in passages
-        ]
-        seconds = round(time.monotonic() - began, 3)
-        return AskedAnswer(Answer(quotes, stop_reason="final", seconds=seconds), None)
+    Raises:
+        StageError: the message says what is wrong.
+    """
+    from agent.rollouts.own_documents import fault
+
+    if reason := fault(question, params.env):
+        raise StageError(reason)
 
 
 def by_meaning(documents: Mapping[str, str], question: str, most: int) -> list[tuple[str, str]]:
@@ -236,94 +244,78 @@ def by_meaning(documents: Mapping[str, str], question: str, most: int) -> list[t
     return passages if max(scores) >= CLOSE else []
 
 
-class Ask:
-    """Answers questions with one loaded model, one at a time, in any thread.
+def play_question(
+    policy: Any,
+    url: str,
+    params: Params,
+    question: str,
+    documents: Mapping[str, str],
+    seed: int = 0,
+    stop: Flag | None = None,
+) -> AskedAnswer:
+    """Answer one question with a loaded model, in any thread; one at a time.
+
+    A model that ranks by meaning isn't asked if no passage is close to the question.
 
     Args:
         policy: model.
         url: environment that allows users' documents.
         params: settings of both.
+        question: the question.
+        documents: text by name.
+        seed: sampling seed, in the mode `sampled`.
+        stop: when it is set, the work ends soon and sends no more requests.
+
+    Raises:
+        StageError: the question cannot be asked, is stopped, or the model or the environment fails.
     """
+    from agent.errors import StoppedError
+    from agent.rollouts.own_documents import Answer, Question
+    from tasks.registry import serving
 
-    def __init__(self, policy: Any, url: str, params: Params) -> None:
-        self._policy, self._url, self._params = policy, url, params
-        self._is_shared = hasattr(policy, "beside")
+    task, stop = Question(question, documents, seed), stop or Flag()
+    require_askable(task, params)
+    can_write = hasattr(policy, "beside")
+    if can_write:
+        policy = policy.beside(stop)
 
-    def __call__(
-        self,
-        question: str,
-        documents: Mapping[str, str],
-        seed: int = 0,
-        *,
-        watch: Callable[[Event], None] | None = None,
-        stop: Flag | None = None,
-    ) -> AskedAnswer:
-        """Answer one question.
+    def require_wanted(*_: object) -> None:
+        if stop.is_set():
+            raise StoppedError("the question is no longer wanted")
 
-        A model that ranks by meaning isn't asked if no passage is close to the question.
+    with as_stage_error():
+        require_wanted()
+        # Models of our own have learnt only questions with an answer, and say yes to others.
+        by_rank = params.env.rank == "minilm" and not can_write
+        if by_rank and not by_meaning(documents, question, PASSAGES):
+            return AskedAnswer(Answer(stop_reason="final"), None)
+        [(answer, episode)] = serving.play(policy, url, [task], params, require_wanted)
+        if can_write and answer.evidence:
+            began, sentence = time.monotonic(), _sentence(policy, task, answer)
+            seconds = round(answer.seconds + time.monotonic() - began, 3)
+            answer = answer.model_copy(update={"sentence": sentence, "seconds": seconds})
+    if answer.void is not None:
+        trouble = getattr(policy, "trouble", "")
+        said = f"; the endpoint: {trouble}" if trouble else ""
+        raise StageError(f"the episode was lost ({answer.void}{said}). Ask again.")
+    return AskedAnswer(answer, episode, policy.usage if can_write else None)
 
-        Args:
-            question: the question.
-            documents: text by name.
-            seed: sampling seed, in the mode `sampled`.
-            watch: receives the events of `agent/rollouts/progress.py`, in the caller's thread.
-            stop: when it is set, the work ends soon and sends no more requests.
 
-        Raises:
-            StageError: the question cannot be asked, is stopped, or the model or the environment
-                fails.
-        """
-        from agent.errors import StoppedError
-        from agent.rollouts import own_documents
-        from tasks.registry import serving
+def _sentence(policy: Policy, asked: Question, answer: Answer) -> str:
+    """The answer in one sentence; empty if the endpoint fails, since the quotes are there."""
+    from agent.policies.base import TurnRequest
 
-        task = own_documents.Question(question, documents, seed)
-        if reason := own_documents.fault(task, self._params.env):
-            raise StageError(reason)
-        stop = stop or Flag()
-        policy = self._policy.beside(stop) if self._is_shared else self._policy
-
-        def require_wanted() -> None:
-            if stop.is_set():
-                raise StoppedError("the question is no longer wanted")
-
-        def tell(_: int, event: Event) -> None:
-            require_wanted()
-            if watch is not None:
-                watch(event)
-
-        with as_stage_error():
-            require_wanted()
-            # Models of our own have learnt only questions with an answer, and say yes to others.
-            by_rank = self._params.env.rank == "minilm" and not self._is_shared
-            if by_rank and not by_meaning(documents, question, PASSAGES):
-                return AskedAnswer(own_documents.Answer([], stop_reason="final"), None)
-            [(answer, episode)] = serving.play(policy, self._url, [task], self._params, tell)
-            if self._is_shared and answer.evidence:
-                began, sentence = time.monotonic(), self._sentence(policy, task, answer)
-                seconds = round(answer.seconds + time.monotonic() - began, 3)
-                answer = replace(answer, sentence=sentence, seconds=seconds)
-        if answer.void is not None:
-            trouble = getattr(policy, "trouble", "")
-            said = f"; the endpoint: {trouble}" if trouble else ""
-            raise StageError(f"the episode was lost ({answer.void}{said}). Ask again.")
-        return AskedAnswer(answer, episode, policy.usage if self._is_shared else None)
-
-    def _sentence(self, policy: Policy, asked: Question, answer: Answer) -> str:
-        """The answer in one sentence; empty if the endpoint fails, since the quotes are there."""
-        from agent.policies.base import TurnRequest
-
-        quotes = cut("\n\n".join(quote.text for quote in answer.evidence), PROMPT_CHARS)
-        text = SENTENCE.format(quotes=quotes, question=asked.text)
-        ask = TurnRequest(
-            key=(-1, 0),  # no frame of the episode
-            messages=[Message(role="user", content=text)],
-            depth=0,
-            kind="llm",
-            first=True,
-            seed=asked.seed,
-        )
-        return " ".join(without_thought(policy.act([ask])[0].text).split())
+    quotes = cut("\n\n".join(quote.text for quote in answer.evidence), PROMPT_CHARS)
+    text = SENTENCE.format(quotes=quotes, question=asked.text)
+    ask = TurnRequest(
+        key=(-1, 0),  # no frame of the episode
+        messages=[Message(role="user", content=text)],
+        depth=0,
+        kind="llm",
+        first=True,
+        seed=asked.seed,
+    )
+    return " ".join(without_thought(policy.act([ask])[0].text).split())
 
 
 def verdict(answer: Answer) -> str:
@@ -333,16 +325,9 @@ def verdict(answer: Answer) -> str:
     return f"The model gave no answer; its episode ended with {answer.stop_reason!r}."
 
 
-def answer_event(result: AskedAnswer, model: AskedModel) -> Event:
-    """The answer as the last event of a question: quotes, counters, usage, cost and model."""
-    usage = asdict(result.usage) if result.usage else None
-    own = {"usage": usage, "cost": result.cost(model.params) or None, "model": model.name}
-    return {"event": "answer", **asdict(result.answer), **own}
-
-
 @contextmanager
-def opened(model: AskedModel) -> Iterator[Ask | RankedPassages]:
-    """Load model and environment for the time of the block.
+def opened(model: AskedModel) -> Iterator[Ask]:
+    """Load model and environment for the time of the block; yields what answers.
 
     An endpoint has at most `evaluate_model.concurrency` requests in flight.
 
@@ -350,7 +335,7 @@ def opened(model: AskedModel) -> Iterator[Ask | RankedPassages]:
         StageError: the model cannot be loaded, the endpoint refuses, or no server starts.
     """
     if not model.reads:
-        yield RankedPassages(model.params)
+        yield partial(ranked_passages, model.params)
         return
     from tasks.registry import serving
 
@@ -367,5 +352,5 @@ def opened(model: AskedModel) -> Iterator[Ask | RankedPassages]:
 
             assert model.folder is not None  # since it reads
             policy = evaluate.load_policy(model.folder, params.serving)
-        url = stack.enter_context(serving.own_server(params))
-        yield Ask(policy, url, params)
+        url = stack.enter_context(local_server(params, None))
+        yield partial(play_question, policy, url, params)

@@ -1,1 +1,0 @@
-"""Questions about your own documents: asked, queued and served."""
