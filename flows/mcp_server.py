@@ -30,7 +30,7 @@ from assistant.question_queue import QuestionQueue
 from env.prompts import cut
 from flows import ask
 from flows.runtime import settle
-from tasks.data.row_schema import did_you_mean
+from tasks.data.rows import did_you_mean
 
 if TYPE_CHECKING:
     from agent.rollouts.progress import Event

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tasks import prepare
 from tasks.config.params import Params
-from tasks.data.source import Found
+from tasks.data.rows import Found
 from tasks.errors import ConfigError, StageError
 
 SHOWN = 3
@@ -62,19 +62,15 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
 
 def too_few(params: Params, data: Found) -> Iterator[str]:
     """A line for each split with fewer rows, in all or per difficulty, than `validate` requires."""
-    bounds = params.validate_
+    least, share = params.validate_.min_rows, params.validate_.difficulty_share
     for split in prepare.SPLITS:
         levels = Counter(p.difficulty for p in data.problems if p.split == split)
-        rows = levels.total()
-        lacks = []
-        if rows < bounds.min_rows:
-            lacks.append(f"rows {rows} (validate.min_rows {bounds.min_rows})")
-        least = bounds.difficulty_share * rows
-        if few := [
-            f"{x} {levels[x]}" for x in params.prepare.levels_of(split) if levels[x] < least
-        ]:
-            share = f"validate.difficulty_share {bounds.difficulty_share:g}"
-            lacks.append(f"{', '.join(few)} ({share})")
+        rows, lacks = levels.total(), []
+        if rows < least:
+            lacks.append(f"rows {rows} (validate.min_rows {least})")
+        named = params.prepare.levels_of(split)
+        if few := [f"{one} {levels[one]}" for one in named if levels[one] < share * rows]:
+            lacks.append(f"{', '.join(few)} (validate.difficulty_share {share:g})")
         if lacks:
             yield f"too few problems in {split}: {', '.join(lacks)}"
 

@@ -1,7 +1,7 @@
 """Stage `prepare`: read problems from their source, complete, check and split them.
 
-Each exact repetition of a gold text becomes an alternative of its fact. Invalid rows, and problems
-whose reward nobody could earn, are rejected; the report has the reasons.
+`tasks/data` reads rows into drafts, places their quotes in the papers, and splits the problems.
+Invalid rows are rejected; the report has the reasons.
 
 Writes data/problems/{train,validation,test}.parquet (columns: `env.problems.schema.COLUMNS`) and
 data/report.json: rows, collections, shares and content hash of each split, how quotes were found,
@@ -14,20 +14,24 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from env.errors import SourceError, SourceUnreachable
-from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
+from env.problems.schema import CANDIDATES, COLUMNS, Split, to_row
 from env.problems.schema import SPLITS as SPLITS
 from env.problems.synthetic import generate
 from tasks import paths
 from tasks.config import prepared
 from tasks.config.params import Params
-from tasks.data import files, hub
-from tasks.data.align import add_alternatives, fault
-from tasks.data.source import Candidate, Found, ProblemBounds, Rejected, distinct
+from tasks.data import hub
+from tasks.data.place import place
+from tasks.data.read import read_files
+from tasks.data.rows import Candidate, Draft, Found, ProblemBounds, Quotes, Rejected
+from tasks.data.settings import SplitSettings
+from tasks.data.split import deal
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
 from tasks.reporting import progress
@@ -81,37 +85,54 @@ def read_source(params: Params) -> Found:
     """
     settings = params.prepare
     if settings.source == "synthetic":
-        return accept(generate(settings.synthetic), params.rewards.min_span_chars)
+        return Found(generate(settings.synthetic))
     bounds = ProblemBounds(**prepared.bounds(params))
-    splits = settings.splits
+    drafts: Iterable[Draft]
+    left_out: list[Rejected] = []
     try:
         with progress.doing("read", "rows") as work:
             if settings.source == "hub":
-                return hub.read_data_set(settings.hub, splits, bounds, work.reach)
-            return files.read_problem_file(settings.files, splits, bounds, work.reach)
+                drafts = hub.read_data_set(settings.hub)
+            else:
+                drafts, left_out = read_files(settings.files, settings.splits, bounds)
+            found = find(drafts, settings.splits, bounds, work.reach)
     except SourceUnreachable as error:
         raise StageError(str(error)) from None
     except SourceError as error:
         raise ConfigError(str(error)) from None
+    return replace(found, left_out=left_out)
 
 
-def accept(candidates: Sequence[Problem], min_span_chars: int) -> Found:
-    """Generated problems with all alternatives, and the rejected ones with their reasons.
+def find(
+    drafts: Iterable[Draft],
+    splits: SplitSettings,
+    bounds: ProblemBounds,
+    reach: Callable[[int], None] = lambda number: None,
+) -> Found:
+    """Problems of drafts in their splits, and all faults in the order of the rows.
 
     Args:
-        candidates: problems; of repeated ones the first is kept.
-        min_span_chars: minimum length of gold; answers cannot contain shorter spans.
+        drafts: what a source has read.
+        splits: shares and similarities of the splits.
+        bounds: limits of a problem.
+        reach: called with the number of finished rows.
+
+    Raises:
+        SourceError: the source, or the list of trained questions, cannot be read.
     """
-    sound: list[Candidate] = []
-    rejected: list[Rejected] = []
-    for problem in candidates:
-        if reason := fault(problem, min_span_chars):
-            fix = "change prepare.synthetic"
-            rejected.append(Rejected(problem.problem_id, "evidence", reason, fix))
+    order: dict[str, int] = {}
+    quotes, candidates, rejected = Quotes(), list[Candidate](), list[Rejected]()
+    for number, draft in enumerate(drafts, 1):
+        order[draft.row] = number
+        placed = place(draft, bounds, quotes)
+        if isinstance(placed, Candidate):
+            candidates.append(placed)
         else:
-            sound.append(Candidate(problem.problem_id, problem, None))
-    originals, repeated = distinct(sound)
-    return Found([add_alternatives(one.problem) for one in originals], [*repeated, *rejected])
+            rejected += placed
+        reach(number)
+    problems, faults = deal(candidates, splits)
+    rejected = sorted([*rejected, *faults], key=lambda fault: order[fault.row])
+    return Found(problems, rejected, quotes=quotes)
 
 
 def judge(params: Params, data: Found) -> None:

@@ -8,10 +8,10 @@ it) and the page reports/data_docs/index.html, also after a failed check.
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pandas as pd
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ from env.problems import fields
 from env.problems.schema import Problem, from_row, tier_of
 from tasks import paths
 from tasks.config.params import Params
-from tasks.data.links import leaks
+from tasks.data.split import LinkKind, leaks
 from tasks.errors import StageError
 from tasks.io import require, write_json, write_text
 from tasks.prepare import SPLITS
@@ -45,15 +45,12 @@ def run(params: Params, run: StageRun) -> Path:
     files = read_splits(paths.PROBLEMS)
     tables = tabulate(files, params)
     rows = {split: len(frame) for split, frame in files.items()}
-    from tasks.data.expectations import Bounds, run_checks
+    from tasks.data.expectations import run_checks, suites
 
-    bounds = Bounds(
-        difficulties=params.prepare.levels,
-        min_span_chars=params.rewards.min_span_chars,
-        min_rows=params.validate_.min_rows,
-        candidates=params.prepare.source == "synthetic",
-    )
-    checks = run_checks(tables, bounds)
+    least_chars, least_rows = params.rewards.min_span_chars, params.validate_.min_rows
+    generated = params.prepare.source == "synthetic"
+    expected = suites(params.prepare.levels, least_chars, least_rows, generated)
+    checks = run_checks(tables, expected)
     by_table = {name: [check for check in checks if check.table == name] for name in tables}
     write_text(
         DOCS / "index.html",
@@ -106,46 +103,30 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     Invalid rows stay in `problems` with their `fault`. Their derived columns are empty, and other
     checks ignore them.
     """
-    problems = pd.concat(
-        [frame.assign(file=split) for split, frame in files.items()], ignore_index=True
-    )
-    records: list[dict[str, Any]] = problems.to_dict("records")
+    rows = pd.concat([frame.assign(file=split) for split, frame in files.items()])
+    records: list[dict[str, Any]] = rows.to_dict("records")
     parsed = [_parse(row) for row in records]
-
-    splits_of_collection: dict[str, set[str]] = defaultdict(set)
-    for row in records:
-        splits_of_collection[str(row.get("collection_id"))].add(row["file"])
     whole = [
         problem.model_copy(update={"split": row["file"]})
         for row, (problem, _) in zip(records, parsed, strict=True)
         if problem
     ]
-    pairs = leaks(whole, params.prepare.splits)
-
-    problems["fault"] = pd.Series([why for _, why in parsed], dtype=object)
-    problems["tier_of_gold"] = [
-        tier_of(len(problem.gold_papers)) if problem else None for problem, _ in parsed
-    ]
-    problems["splits_of_collection"] = [
-        len(splits_of_collection[str(row.get("collection_id"))]) for row in records
-    ]
-    for kind in ("paper", "question"):
-        leaking = Counter(
-            name for leak in pairs if leak.kind == kind for name in (leak.first, leak.second)
-        )
-        problems[f"{kind}s_elsewhere"] = [leaking[str(row.get("problem_id"))] for row in records]
-    problems["longest_paper_chars"] = [
-        max(len(paper.text) for paper in problem.papers) if problem else None
-        for problem, _ in parsed
-    ]
-    generated, lexicon = params.prepare.source == "synthetic", params.prepare.synthetic.lexicon
-    problems["world_fault"] = pd.Series(
-        [
-            fields.fault(problem, lexicon) if problem and generated else None
-            for problem, _ in parsed
-        ],
-        dtype=object,
+    links = Counter(
+        (leak.kind, name)
+        for leak in leaks(whole, params.prepare.splits)
+        for name in (leak.first, leak.second)
     )
+    generated, lexicon = params.prepare.source == "synthetic", params.prepare.synthetic.lexicon
+    for row, (problem, fault) in zip(records, parsed, strict=True):
+        row |= {"fault": fault, "world_fault": None, "tier_of_gold": None}
+        row["longest_paper_chars"] = None
+        for kind in get_args(LinkKind):
+            row[f"{kind}s_elsewhere"] = links[kind, str(row.get("problem_id"))]
+        if problem:
+            row["tier_of_gold"] = tier_of(len(problem.gold_papers))
+            row["longest_paper_chars"] = max(len(paper.text) for paper in problem.papers)
+            row["world_fault"] = fields.fault(problem, lexicon) if generated else None
+    problems = pd.DataFrame(records)
     return {"problems": problems, "spans": span_table(whole), "shares": share_table(files, params)}
 
 

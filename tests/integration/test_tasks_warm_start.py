@@ -15,7 +15,7 @@ from agent.models import base_model
 from agent.settings import ModelSettings
 from tasks import paths, warmstart
 from tasks.config.params import Params
-from tasks.data.splits import question_key
+from tasks.data.texts import question_key
 from tasks.errors import StageError
 from tasks.registry import trained_questions, versions, warm_start
 
