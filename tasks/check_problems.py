@@ -57,22 +57,17 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
         prepare.judge(params, data)
     except StageError as error:
         return Checked(data, [f"prepare would stop: {str(error).splitlines()[0]}"])
-    return Checked(data, [f"validate would stop: {lack}" for lack in too_few(params, data)])
-
-
-def too_few(params: Params, data: Found) -> Iterator[str]:
-    """A line for each split with fewer rows, in all or per difficulty, than `validate` requires."""
-    least, share = params.validate_.min_rows, params.validate_.difficulty_share
-    for split in prepare.SPLITS:
-        levels = Counter(p.difficulty for p in data.problems if p.split == split)
-        rows, lacks = levels.total(), []
-        if rows < least:
-            lacks.append(f"rows {rows} (validate.min_rows {least})")
-        named = params.prepare.levels_of(split)
-        if few := [f"{one} {levels[one]}" for one in named if levels[one] < share * rows]:
-            lacks.append(f"{', '.join(few)} (validate.difficulty_share {share:g})")
-        if lacks:
-            yield f"too few problems in {split}: {', '.join(lacks)}"
+    levels = {split: Counter[str]() for split in prepare.SPLITS}
+    for problem in data.problems:
+        levels[problem.split][problem.difficulty] += 1
+    return Checked(
+        data,
+        [
+            f"validate would stop: too few problems in {split}: {lack}"
+            for split, rows in levels.items()
+            if (lack := prepare.lack(params, split, rows))
+        ],
+    )
 
 
 def report_lines(checked: Checked) -> Iterator[str]:

@@ -70,7 +70,7 @@ def run(params: Params, run: StageRun) -> Path:
         | {f"data/quotes_{how}": n for how, n in vars(data.quotes).items() if n is not None}
     )
     run.log_artifact(paths.PREPARED)
-    if params.prepare.source != "synthetic" and data.rejected:
+    if data.rejected:
         message = "prepare: rejected rows: %d; `rlm check-problems` says why"
         logger.warning(message, data.rejected_rows)
     return paths.PROBLEMS
@@ -141,39 +141,47 @@ def judge(params: Params, data: Found) -> None:
     Raises:
         StageError: too many rows were rejected, or a split is empty.
     """
-    rejected = data.rejected_rows
+    source, files = params.prepare.source, params.prepare.files
     # Beside headings, the questions of a file are the test.
-    own = [one for one in data.problems if not _with_headings(params) or one.split == "test"]
-    rows = rejected + len(own)
+    beside = source == "files" and bool(files.headings and files.path)
+    rejected, counts = data.rejected_rows, Counter(one.split for one in data.problems)
+    rows = rejected + (counts["test"] if beside else counts.total())
+    named = [f"\n  {fault}" for fault in data.rejected[:_NAMED]]
+    more = len(data.rejected) - len(named)
+    first = "".join(named) + (f"\n  and {more} more" if more else "")
     if rejected / max(1, rows) > MAX_REJECTED:
         raise StageError(
-            f"{rejected} of {rows} rows were rejected, more than a share of {MAX_REJECTED:g}"
-            f"{_first(data)}"
+            f"{rejected} of {rows} rows were rejected, more than a share of {MAX_REJECTED:g}{first}"
         )
-    filled = {problem.split for problem in data.problems}
-    for split in SPLITS:
-        if split not in filled:
-            raise StageError(
-                f"the split {split!r} is empty (rows rejected: {rejected}). "
-                f"{_more(params, data, split)}{_first(data)}"
-            )
+    for split in (split for split in SPLITS if not counts[split]):
+        number = len({problem.collection_id for problem in data.problems})
+        short = "three are needed" if number < len(SPLITS) else "none of which is dealt to it"
+        fix = (
+            f"{counts.total()} problems form {number} collections, {short}. "
+            "Add problems whose evidence is in other documents."
+        )
+        if beside and split == "test":
+            fix = f"It takes the questions of {files.path}."
+        if source == "synthetic":
+            fix = f"Raise prepare.synthetic.collections.{split}."
+        raise StageError(f"the split {split!r} is empty (rows rejected: {rejected}). {fix}{first}")
 
 
-def _with_headings(params: Params) -> bool:
-    settings = params.prepare
-    return settings.source == "files" and bool(settings.files.headings and settings.files.path)
+def lack(params: Params, split: Split, levels: Counter[str]) -> str | None:
+    """What a split lacks for the stage `validate`, with the settings that require it.
 
-
-def _more(params: Params, data: Found, split: Split) -> str:
-    """Fix for an empty split."""
-    if params.prepare.source == "synthetic":
-        return f"Raise prepare.synthetic.collections.{split}."
-    if _with_headings(params) and split == "test":
-        return f"It takes the questions of {params.prepare.files.path}."
-    count = len({problem.collection_id for problem in data.problems})
-    short = "three are needed" if count < len(SPLITS) else "none of which is dealt to it"
-    reason = f"{len(data.problems)} problems form {count} collections, {short}."
-    return f"{reason} Add problems whose evidence is in other documents."
+    Args:
+        params: settings.
+        split: name of the split.
+        levels: its rows of each difficulty.
+    """
+    least, share, lacks = params.validate_.min_rows, params.validate_.difficulty_share, []
+    if (rows := levels.total()) < least:
+        lacks.append(f"rows {rows} (validate.min_rows {least})")
+    named = params.prepare.levels_of(split)
+    if few := [f"{one} {levels[one]}" for one in named if levels[one] < share * rows]:
+        lacks.append(f"{', '.join(few)} (validate.difficulty_share {share:g})")
+    return ", ".join(lacks) or None
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = ()) -> None:
@@ -197,12 +205,9 @@ def describe(data: Found, rows: dict[Split, list[dict[str, str]]], source: str) 
             "rows": len(members),
             "collections": len({problem.collection_id for problem in members}),
             "content_sha256": content_hash(rows[split]),
-            "difficulty_shares": _shares([problem.difficulty for problem in members]),
-            "tier_shares": {
-                difficulty: _shares(
-                    [problem.tier for problem in members if problem.difficulty == difficulty]
-                )
-                for difficulty in sorted({problem.difficulty for problem in members})
+            "difficulty_shares": {
+                name: round(count / len(members), 4)
+                for name, count in sorted(Counter(one.difficulty for one in members).items())
             },
             "facts": sum(len(problem.evidence) for problem in members),
             "longest_paper_chars": max(
@@ -226,14 +231,3 @@ def content_hash(rows: Sequence[dict[str, str]]) -> str:
     for row in rows:
         digest.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
     return digest.hexdigest()
-
-
-def _shares(values: Sequence[str]) -> dict[str, float]:
-    return {name: round(n / len(values), 4) for name, n in sorted(Counter(values).items())}
-
-
-def _first(data: Found) -> str:
-    """The first faults, one per line."""
-    named = [f"\n  {fault}" for fault in data.rejected[:_NAMED]]
-    more = len(data.rejected) - len(named)
-    return "".join(named) + (f"\n  and {more} more" if more else "")

@@ -3,7 +3,7 @@
 `python -m examples.trials.collect SOURCE` reads a clone of github.com/jayded/evidence-inference
 (docs/trials.md says how to get one) and fills data/trials/ with documents/*.txt, the articles, and
 trials.jsonl, problems in the format of docs/own_data.md. It prints how many prompts it left out,
-and for which reason. Neighbours: `doctors.py` (who marked what), `opponents.py` (their scores).
+and for which reason. `opponents.py` scores search alone on them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,10 @@ WORDS = 20
 NAMED = 5
 """Prompts that a line of the report names."""
 
-_FILES = ("README.md", "prompts_merged.csv", "v2_annotations.csv")
+_PARTS = (
+    *("README.md", "prompts_merged.csv", "v2_annotations.csv", "txt_files"),
+    *(f"splits/{split}_article_ids.txt" for split in SPLITS),
+)
 _COLUMNS = {
     "prompts_merged.csv": ("PromptID", "PMCID", "Outcome", "Intervention", "Comparator"),
     "v2_annotations.csv": (
@@ -97,15 +100,18 @@ def read(source: Path) -> Collection:
         CollectError: a file is missing, or cannot be read.
     """
     folder = source / "annotations" if (source / "annotations").is_dir() else source
-    if missing := [name for name in _FILES if not (folder / name).is_file()]:
+    if missing := [name for name in _PARTS if not (folder / name).exists()]:
         raise CollectError(
             f"{folder} has no {missing[0]}. Name a clone of github.com/jayded/evidence-inference "
-            "(docs/trials.md)."
+            "that has it (docs/trials.md)."
         )
-    flagged = set(map(int, _NUMBER.findall(_text(folder / "README.md").partition("# Caveat")[2])))
-    prompts, annotations = (_table(folder / name) for name in _FILES[1:])
-    splits = {article: split for split in SPLITS for article in _split(folder, split)}
-    texts, unread = _articles(folder / "txt_files", sorted(splits))
+    flagged = _numbers((folder / "README.md").read_text("utf-8").partition("# Caveat")[2])
+    prompts, annotations = (_table(folder / name) for name in _COLUMNS)
+    splits: dict[int, str] = {}
+    for split in SPLITS:
+        ids = (folder / f"splits/{split}_article_ids.txt").read_text("utf-8")
+        splits |= dict.fromkeys(_numbers(ids), split)
+    texts, unread = _articles(folder / "txt_files", splits)
     marked = {int(key): rows for key, rows in annotations.groupby("PromptID")}
     left_out: dict[str, list[int]] = defaultdict(list)
     notes: dict[str, list[int]] = defaultdict(list)
@@ -144,18 +150,12 @@ def read(source: Path) -> Collection:
     return Collection(texts, kept, left_out, notes)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise CollectError(f"{path} cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError:
-        raise CollectError(f"{path} is not UTF-8. Get the clone again.") from None
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(text)]
 
 
 def _table(path: Path) -> pd.DataFrame:
     """Columns of a CSV file as text; the ids are numbers."""
-    _text(path)  # for its errors
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
         return table[list(_COLUMNS[path.name])].astype({"PromptID": int, "PMCID": int})
@@ -163,26 +163,15 @@ def _table(path: Path) -> pd.DataFrame:
         raise CollectError(f"{path} is not the table of the data set ({error}).") from None
 
 
-def _split(folder: Path, split: str) -> list[int]:
-    path = folder / "splits" / f"{split}_article_ids.txt"
-    if not path.is_file():
-        raise CollectError(f"{path} is missing. Get the folder annotations/splits, too.")
-    return [int(number) for number in _NUMBER.findall(_text(path))]
-
-
-def _articles(folder: Path, numbers: Sequence[int]) -> tuple[dict[int, str], dict[int, str]]:
+def _articles(folder: Path, numbers: Iterable[int]) -> tuple[dict[int, str], dict[int, str]]:
     """Texts of the articles that are there, and why others are not."""
-    if not folder.is_dir():
-        raise CollectError(f"{folder} is missing. Get the folder annotations/txt_files, too.")
     texts, unread = {}, {}
     for number in numbers:
-        path = folder / f"PMC{number}.txt"
-        if not path.is_file():
-            unread[number] = "its article is missing"
-            continue
         try:
             # Offsets count characters of these bytes: no line end is translated, no mark removed.
-            texts[number] = path.read_bytes().decode("utf-8")
+            texts[number] = (folder / name(number)).read_bytes().decode("utf-8")
+        except FileNotFoundError:
+            unread[number] = "its article is missing"
         except UnicodeDecodeError:
             unread[number] = "its article is not UTF-8"
     return texts, unread
@@ -192,12 +181,8 @@ def _evidence(rows: pd.DataFrame | None, text: str) -> tuple[dict[str, list[Char
     """Spans of each doctor, merged; or the reason why there are none."""
     if rows is None:
         return {}, "no doctor annotated it"
-    valid = rows[
-        [
-            _true(a) and _true(b)
-            for a, b in zip(rows["Valid Label"], rows["Valid Reasoning"], strict=True)
-        ]
-    ]
+    confirmed = rows[["Valid Label", "Valid Reasoning"]].map(_true).all(axis="columns")
+    valid = rows[confirmed]
     marked: dict[str, list[CharInterval]] = defaultdict(list)
     broken = ""
     for row in valid.to_dict("records"):
@@ -218,7 +203,7 @@ def _span(row: Mapping[str, Any], text: str) -> CharInterval | str:
     try:
         start, end = int(float(row["Evidence Start"])), int(float(row["Evidence End"]))
     except (ValueError, OverflowError):
-        return "the place of its evidence is not known"
+        start, end = -1, -1
     if not 0 <= start < end:
         return "the place of its evidence is not known"
     if end > len(text):
@@ -228,11 +213,9 @@ def _span(row: Mapping[str, Any], text: str) -> CharInterval | str:
         return "its evidence is not at its place"
     start += len(passage) - len(passage.lstrip())
     end -= len(passage) - len(passage.rstrip())
-    return (
-        (start, end)
-        if end - start >= LEAST_CHARS
-        else f"its evidence is below {LEAST_CHARS} characters"
-    )
+    if end - start < LEAST_CHARS:
+        return f"its evidence is below {LEAST_CHARS} characters"
+    return start, end
 
 
 def _true(value: str) -> bool:
@@ -281,6 +264,7 @@ def rows(collection: Collection) -> list[dict[str, Any]]:
                 reason = f"too few articles of its topic for {papers} papers"
                 collection.left_out.setdefault(reason, []).append(prompt.prompt_id)
                 continue
+            own = name(prompt.article)
             row = {
                 "problem_id": f"{prompt.prompt_id}-{papers}",
                 "split": prompt.split,
@@ -288,10 +272,7 @@ def rows(collection: Collection) -> list[dict[str, Any]]:
                 "question": prompt.question,
                 # Sorted, or the evidence would always be in the first document.
                 "documents": sorted(map(name, articles)),
-                "evidence": [
-                    {"document": name(prompt.article), "quote": text[start:end]}
-                    for start, end in prompt.gold
-                ],
+                "evidence": [{"document": own, "quote": text[a:b]} for a, b in prompt.gold],
             }
             made.append(row)
     return made
@@ -355,13 +336,8 @@ def main() -> int:
         collection = read(args.source)
         made = rows(collection)
         write(collection, made, args.out)
-    except CollectError as error:
+    except (CollectError, OSError, UnicodeDecodeError) as error:
         print(f"collect: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(
-            f"collect: {error.filename}: {error.strerror}. Free or name a folder.", file=sys.stderr
-        )
         return 1
     print("\n".join(report(collection, made)))
     return 0

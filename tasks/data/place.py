@@ -34,13 +34,8 @@ from tasks.data.rows import (
 )
 from tasks.data.texts import normalise
 
-LEVELS: dict[str, Level] = {
-    "singleton": "easy",
-    "focused": "medium",
-    "mid_range": "hard",
-    "wide_net": "hard",
-}
-"""Difficulty of a tier, used where a row does not set `difficulty`."""
+LEVELS: dict[str, Level] = {"singleton": "easy", "focused": "medium"}
+"""Difficulty of a tier, used where a row does not set `difficulty`; the others are hard."""
 MIN_SIMILARITY = 92.0
 """Least ratio of a quote that occurs nowhere letter by letter: a few letters differ."""
 _REPORTED = MIN_SIMILARITY - 12
@@ -139,7 +134,7 @@ def _problem(draft: Draft, located: list[list[Span]]) -> Problem:
         problem_id=problem_id,
         collection_id=draft.collection_id or problem_id,
         split=draft.split or "train",
-        difficulty=draft.difficulty or LEVELS[tier],
+        difficulty=draft.difficulty or LEVELS.get(tier, "hard"),
         tier=tier,
         question=draft.question,
         papers=tuple(draft.papers),

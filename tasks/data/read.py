@@ -352,29 +352,18 @@ def _draft(row: str, data: Any, documents: Documents | None) -> Draft:
     if missing:  # quotes of papers that are missing have no fault of their own
         ids = {paper.paper_id for paper in papers}
         facts = [[place for place in fact if place.paper_id in ids] for fact in facts]
-    return Draft(
-        row=row,
-        question=parsed.question,
-        papers=papers,
-        papers_field="papers" if documents is None else "documents",
-        facts=facts,
-        faults=[*rejected, *missing],
-        problem_id=parsed.problem_id,
-        collection_id=parsed.collection_id,
-        split=parsed.split,
-        difficulty=parsed.difficulty,
-    )
+    given = parsed.model_dump(exclude={"papers", "documents", "evidence"})
+    field, known = "papers" if documents is None else "documents", [*rejected, *missing]
+    return Draft(row, papers=papers, facts=facts, papers_field=field, faults=known, **given)
 
 
 def _inline(row: str, parsed: UserRow) -> tuple[list[Paper], list[Rejected]]:
-    missing = []
+    papers = [row_paper.paper() for row_paper in parsed.papers or ()]
     if parsed.documents is not None:
         remedy = "name the folder with --documents DIR or prepare.files.documents"
-        missing.append(Rejected(row, "documents", "needs a folder of documents", remedy))
-    elif parsed.papers is None:
-        remedy = f"{_REMEDIES['papers']}, or name a folder of documents"
-        missing.append(Rejected(row, "papers", "is missing", remedy))
-    return [row_paper.paper() for row_paper in parsed.papers or ()], missing
+        return papers, [Rejected(row, "documents", "needs a folder of documents", remedy)]
+    remedy = f"{_REMEDIES['papers']}, or name a folder of documents"
+    return papers, [] if papers else [Rejected(row, "papers", "is missing", remedy)]
 
 
 def _from_folder(
@@ -384,21 +373,17 @@ def _from_folder(
     if parsed.papers is not None:
         remedy = "delete `papers`, or check without a folder of documents"
         return [], [Rejected(row, "papers", "cannot be used with a folder of documents", remedy)]
-    papers: list[Paper] = []
-    named: list[tuple[str, str]] = []
-    """Fields, and the documents that they name one by one."""
     if parsed.documents is None:
         papers = documents.papers()
         named = [(place.field, place.paper_id) for fact in facts for place in fact]
-    for i, name in enumerate(parsed.documents or ()):
-        if inside := documents.within(name):
-            papers += documents.papers(inside)
-        else:
-            papers += documents.papers([name])
-            named.append((f"documents[{i}]", name))
-    outcomes = [(field, name, documents.get(name)) for field, name in named]
+    else:
+        inside = {name: documents.within(name) for name in parsed.documents}
+        names = [one for name in parsed.documents for one in inside[name] or [name]]
+        papers = documents.papers(names)
+        each = enumerate(parsed.documents)
+        named = [(f"documents[{i}]", name) for i, name in each if not inside[name]]
     return papers, [
         Rejected(row, field, f"{name!r}: {outcome.reason}", outcome.remedy)
-        for field, name, outcome in outcomes
-        if isinstance(outcome, Rejected)
+        for field, name in named
+        if isinstance(outcome := documents.get(name), Rejected)
     ]
