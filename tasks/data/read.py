@@ -165,10 +165,7 @@ _REMEDIES = {
     "quote": 'quote the document: "quote": "..."',
     "start": "count characters from 0, in whole numbers",
     "end": "count characters from 0, in whole numbers; end is one past the last",
-    "title": "write text, or leave it out",
-    "abstract": "write text, or leave it out",
     "problem_id": "write text, or leave it out: the id is then a hash of the row",
-    "collection_id": "write text, or leave it out",
     "split": "write train, validation or test in every row, or leave it out of all",
     "difficulty": "write easy, medium or hard, or leave it out",
 }
