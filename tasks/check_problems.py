@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from tasks import prepare
 from tasks.config.params import Params
 from tasks.data.rows import Found
-from tasks.errors import ConfigError, StageError
+from tasks.errors import StageError
 
 SHOWN = 3
 """Rows that are named where many have the same fault."""
@@ -43,11 +42,6 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
     Raises:
         ConfigError: the file or the folder cannot be read.
     """
-    if not Path(path).is_file():
-        what = "is a folder" if Path(path).is_dir() else "does not exist"
-        raise ConfigError(f"{path}: {what}. Name a JSONL file.")
-    if documents and not Path(documents).is_dir():
-        raise ConfigError(f"--documents {documents}: no such folder. Name an existing one.")
     update = {"path": path, "documents": documents or params.prepare.files.documents}
     files = params.prepare.files.model_copy(update=update)
     section = params.prepare.model_copy(update={"source": "files", "files": files})

@@ -108,13 +108,11 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
             row["fault"] = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         except ValueError as error:
             row["fault"] = str(error)
-    links = Counter(
-        (leak.kind, name)
-        for leak in leaks(whole, params.prepare.splits)
-        for name in (leak.first, leak.second)
-    )
+    others: dict[tuple[str, str], str] = {}
+    for leak in leaks(whole, params.prepare.splits):
+        others |= {(leak.kind, leak.first): leak.second, (leak.kind, leak.second): leak.first}
     for row, kind in product(records, get_args(LinkKind)):
-        row[f"{kind}s_elsewhere"] = links[kind, str(row.get("problem_id"))]
+        row[f"leaking_{kind}"] = others.get((kind, str(row.get("problem_id"))))
     lacks = [
         (split, lack(params, split, Counter(frame.get("difficulty", []))))
         for split, frame in files.items()

@@ -86,8 +86,6 @@ class Collection:
     prompts: Sequence[Prompt]
     left_out: dict[str, list[int]]
     """Ids of prompts by reason."""
-    notes: dict[str, list[int]]
-    """Ids of prompts that stay but are harder than others, by reason."""
 
 
 def read(source: Path) -> Collection:
@@ -114,14 +112,11 @@ def read(source: Path) -> Collection:
     texts, unread = _articles(folder / "txt_files", splits)
     marked = {int(key): rows for key, rows in annotations.groupby("PromptID")}
     left_out: dict[str, list[int]] = defaultdict(list)
-    notes: dict[str, list[int]] = defaultdict(list)
-    kept: list[Prompt] = []
-    asked: dict[tuple[int, str], int] = {}
+    kept: dict[tuple[int, str], Prompt] = {}
     for row in prompts.to_dict("records"):
         prompt_id, article = int(row["PromptID"]), int(row["PMCID"])
-        parts = {
-            k: " ".join(row[k.title()].split()) for k in ("intervention", "comparator", "outcome")
-        }
+        names = ("intervention", "comparator", "outcome")
+        parts = {name: " ".join(row[name.title()].split()) for name in names}
         question = QUESTION.format(**parts)
         if prompt_id in flagged:
             reason = "flagged as incorrect, questionable or malformed by the data set"
@@ -133,21 +128,19 @@ def read(source: Path) -> Collection:
             reason = "its intervention, comparator or outcome has no word of two letters"
         elif len(question) > MOST_CHARS:
             reason = f"its question has more than {MOST_CHARS} characters"
-        elif (article, question.casefold()) in asked:
+        elif (article, question.casefold()) in kept:
             reason = "it asks what another prompt asks about the same article"
         else:
             spans, reason = _evidence(marked.get(prompt_id), texts[article])
             if not reason:
-                asked[article, question.casefold()] = prompt_id
-                kept.append(Prompt(prompt_id, article, splits[article], question, spans))
-                if all("\n" in texts[article][a:b].strip() for a, b in kept[-1].gold):
-                    notes["all of its evidence crosses lines, as in a table"].append(prompt_id)
+                prompt = Prompt(prompt_id, article, splits[article], question, spans)
+                kept[article, question.casefold()] = prompt
                 continue
         left_out[reason].append(prompt_id)
     if not kept:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in left_out.items())
         raise CollectError(f"{folder}: no prompt is left ({reasons or 'the table is empty'}).")
-    return Collection(texts, kept, left_out, notes)
+    return Collection(texts, list(kept.values()), left_out)
 
 
 def _numbers(text: str) -> list[int]:
@@ -233,12 +226,11 @@ def nearest(texts: Mapping[int, str], most: int) -> dict[int, list[int]]:
     vectors = TfidfVectorizer(stop_words="english", sublinear_tf=True).fit_transform(
         [texts[number][:TOPIC_CHARS] for number in numbers]
     )
-    alike = (vectors @ vectors.T).toarray()
     found = {}
-    for place, number in enumerate(numbers):
-        order = sorted(range(len(numbers)), key=lambda other: (-alike[place, other], other))
-        close = [o for o in order if o != place and alike[place, o] > 0]
-        found[number] = [numbers[other] for other in close[:most]]
+    for place, alike in enumerate((vectors @ vectors.T).toarray()):
+        alike[place] = 0
+        order = sorted(range(len(numbers)), key=lambda other: (-alike[other], other))
+        found[numbers[place]] = [numbers[other] for other in order[:most] if alike[other] > 0]
     return found
 
 
@@ -318,11 +310,18 @@ def report(collection: Collection, made: Sequence[Mapping[str, Any]]) -> Iterato
         levels = ", ".join(f"{level} {counts[split, level]}" for level in LEVELS)
         yield f"{split}: {prompts[split]} prompts; problems: {levels}"
     yield f"problems: {len(made)} about {len({one.article for one in collection.prompts})} articles"
-    for what, reasons in (("left out", collection.left_out), ("kept", collection.notes)):
-        for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1])):
-            distinct = sorted(set(ids))
-            named = ", ".join([*map(str, distinct[:NAMED]), *["..."] * (len(distinct) > NAMED)])
-            yield f"{what}: {len(distinct)} prompts, {reason} ({named})"
+    reasons = sorted(collection.left_out.items(), key=lambda entry: -len(entry[1]))
+    told = [("left out", reason, ids) for reason, ids in reasons]
+    if crossing := [
+        one.prompt_id
+        for one in collection.prompts
+        if all("\n" in collection.texts[one.article][a:b].strip() for a, b in one.gold)
+    ]:
+        told.append(("kept", "all of its evidence crosses lines, as in a table", crossing))
+    for what, reason, ids in told:
+        distinct = sorted(set(ids))
+        named = ", ".join([*map(str, distinct[:NAMED]), *["..."] * (len(distinct) > NAMED)])
+        yield f"{what}: {len(distinct)} prompts, {reason} ({named})"
     yield f"words in most training abstracts: {', '.join(frequent_words(collection))}"
 
 

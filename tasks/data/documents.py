@@ -36,9 +36,8 @@ class Documents:
 
     def __init__(self, folder: Path, max_chars: int) -> None:
         if not folder.is_dir():
-            raise SourceError(
-                f"{folder}: the folder does not exist. Correct prepare.files.documents."
-            )
+            fix = "Name an existing one (--documents, prepare.files.documents or headings)."
+            raise SourceError(f"{folder}: the folder does not exist. {fix}")
         self.folder = folder
         self._root = folder.resolve()
         self._max_chars = max_chars

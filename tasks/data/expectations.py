@@ -24,16 +24,17 @@ from env.problems.schema import CANDIDATES, COLUMNS
 NAMED_ROWS = 20
 """Most rows that a failed check names; a list of all would embed the data in the report."""
 
-LINKS = {
-    "collection": "No collection is in two splits.",
-    "paper": "No paper occurs in two splits, nor a near-duplicate of it "
+FAULTS = {
+    "fault": "A row is a problem by the schema, and its gold is in its papers.",
+    "world_fault": "In generated problems, the lexicon alone decides what is gold.",
+    "leaking_collection": "No collection is in two splits.",
+    "leaking_paper": "No paper occurs in two splits, nor a near-duplicate of it "
     "(prepare.splits.similar_papers), whatever its collection is called.",
-    "question": "No question is asked in two splits, in nearly the same words.",
+    "leaking_question": "No question is asked in two splits, in nearly the same words.",
+    "lack": "Each split has at least validate.min_rows rows, and "
+    "validate.difficulty_share of each difficulty.",
 }
-"""What each kind of `split.Leak` means."""
-
-DERIVED = ("file", "fault", "world_fault", *(f"{kind}s_elsewhere" for kind in LINKS))
-"""Columns that `tasks/validate.py` adds to those of the files."""
+"""Columns that `tasks/validate.py` adds, and what is true of a row where one is empty."""
 
 KEYS = {"problems": "problem_id", "splits": "split"}
 """Column of each table that names a row."""
@@ -62,19 +63,16 @@ def suites(levels: Sequence[str], generated: bool) -> dict[str, list[gxe.Expecta
         generated: whether each row has the column `candidates`.
     """
     columns = (*COLUMNS, CANDIDATES) if generated else COLUMNS
-    problems: list[gxe.Expectation] = [
+    *faults, lack = (
+        gxe.ExpectColumnValuesToBeNull(column=column, description=description)
+        for column, description in FAULTS.items()
+    )
+    problems = [
         gxe.ExpectTableColumnsToMatchSet(
-            column_set=[*columns, *DERIVED],
+            column_set=[*columns, "file", *(one.column for one in faults)],
             description="The columns of the files are those of the schema.",
         ),
-        gxe.ExpectColumnValuesToBeNull(
-            column="fault",
-            description="A row is a problem by the schema, and its gold is in its papers.",
-        ),
-        gxe.ExpectColumnValuesToBeNull(
-            column="world_fault",
-            description="In generated problems, the lexicon alone decides what is gold.",
-        ),
+        *faults,
         gxe.ExpectColumnValuesToBeUnique(
             column="problem_id", description="No `problem_id` occurs twice, in all files."
         ),
@@ -86,21 +84,8 @@ def suites(levels: Sequence[str], generated: bool) -> dict[str, list[gxe.Expecta
             value_set=list(levels),
             description="The difficulty is one of the settings' levels.",
         ),
-        *(
-            gxe.ExpectColumnValuesToBeBetween(
-                column=f"{kind}s_elsewhere", max_value=0, description=description
-            )
-            for kind, description in LINKS.items()
-        ),
     ]
-    splits: list[gxe.Expectation] = [
-        gxe.ExpectColumnValuesToBeNull(
-            column="lack",
-            description="Each split has at least validate.min_rows rows, and "
-            "validate.difficulty_share of each difficulty.",
-        )
-    ]
-    return {"problems": problems, "splits": splits}
+    return {"problems": problems, "splits": [lack]}
 
 
 def run_checks(

@@ -271,9 +271,7 @@ def read_rows(path: Path, documents: Documents | None) -> list[Draft]:
     """
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise SourceError(f"{path}: {what}. Set prepare.files.path to a JSONL file.")
-    if path.suffix.lower() != ".jsonl":
-        raise SourceError(f"{path}: is not .jsonl. See {_HOW}.")
+        raise SourceError(f"{path}: {what}. Name a JSONL file (prepare.files.path).")
     drafts: list[Draft] = []
     any_json = False
     try:

@@ -221,15 +221,14 @@ def deal(
     homes: dict[str, int] = {}
     if not given and len(set(places)) < len(SPLITS):
         places, homes = _by_document(problems, settings)
-    members: dict[int, list[Problem]] = defaultdict(list)
+    names: dict[int, str] = {}
     for place, problem in zip(places, problems, strict=True):
-        members[place].append(problem)
-    names = {place: min(one.problem_id for one in held) for place, held in members.items()}
-    sizes = {names[place]: len(held) for place, held in members.items()}
+        names[place] = min(names.get(place, problem.problem_id), problem.problem_id)
+    sizes = Counter(names[place] for place in places)
     trained = {
         names[place]
-        for place, held in members.items()
-        if any(question_key(one.question) in questions for one in held)
+        for place, problem in zip(places, problems, strict=True)
+        if question_key(problem.question) in questions
     }
     splits: dict[str, Split] = {}
     if not given:

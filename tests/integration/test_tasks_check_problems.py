@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_read_ends_with_2() -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "absent.jsonl: does not exist. Name a" in done.stderr
-    with pytest.raises(ConfigError, match=r"^--documents absent: no such folder"):
+    with pytest.raises(ConfigError, match=r"^absent: the folder does not exist.*--documents"):
         told(ROOT / DATA, documents="absent")
 
 

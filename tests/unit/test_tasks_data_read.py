@@ -230,7 +230,7 @@ def test_whatever_a_row_holds_it_is_rejected_in_printable_words(tmp_path, value,
     [
         ("absent.jsonl", None, "does not exist"),
         (".", None, "is a folder"),
-        ("problems.csv", b"question\n", "is not .jsonl"),
+        ("problems.csv", b"question\n", "none of its 1 lines is a JSON value"),
         ("problems.jsonl", b"", "contains no row"),
         ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "in UTF-8"),
         ("problems.jsonl", b'{\n "question": "q"\n}', "without indentation"),
