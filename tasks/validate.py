@@ -114,8 +114,8 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     for row, kind in product(records, get_args(LinkKind)):
         row[f"leaking_{kind}"] = others.get((kind, str(row.get("problem_id"))))
     lacks = [
-        (split, lack(params, split, Counter(frame.get("difficulty", []))))
-        for split, frame in files.items()
+        (split, lack(params, split, Counter(files[split].get("difficulty", []))))
+        for split in SPLITS
     ]
     splits = pd.DataFrame(lacks, columns=["split", "lack"], dtype=object)
     return {"problems": pd.DataFrame(records), "splits": splits}

@@ -242,8 +242,8 @@ def rows(collection: Collection) -> list[dict[str, Any]]:
     """
     near: dict[int, list[int]] = {}
     for split in SPLITS:
-        articles = {one.article for one in collection.prompts if one.split == split}
-        near |= nearest({n: collection.texts[n] for n in articles}, max(LEVELS.values()) - 1)
+        there = {one.article for one in collection.prompts if one.split == split}
+        near |= nearest({n: collection.texts[n] for n in there}, max(LEVELS.values()) - 1)
     made = []
     for prompt in collection.prompts:
         dealt = list(LEVELS)[prompt.prompt_id % len(LEVELS)]

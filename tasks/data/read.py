@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os.path import normpath
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -87,7 +87,12 @@ class QuoteRow(_Part):
     end: int | None = Field(None, ge=0)
 
     @model_validator(mode="after")
-    def _one_of_each(self) -> QuoteRow:
+    def _checked(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Refuse a row that doesn't name one place in one way."""
         if (self.paper_id is None) == (self.document is None):
             reason = "names no paper" if self.paper_id is None else "names a paper and a document"
             raise _fault(reason, 'write either "paper_id" or "document"')
@@ -102,7 +107,6 @@ class QuoteRow(_Part):
                 f"start {self.start} is not before end {self.end}",
                 "count characters from 0; end is one past the last",
             )
-        return self
 
     def places(self, field: str) -> list[Place]:
         """The place, or all that are right."""
@@ -115,14 +119,13 @@ class FactRow(QuoteRow):
 
     alternatives: Annotated[list[QuoteRow], Field(min_length=1)] | None = None
 
-    @model_validator(mode="after")
-    def _one_of_each(self) -> QuoteRow:
+    def check(self) -> None:
+        """Refuse a row that has places and alternatives, or a place that isn't one."""
         if self.alternatives is None:
-            return super()._one_of_each()
-        if self.model_fields_set != {"alternatives"}:
+            super().check()
+        elif self.model_fields_set != {"alternatives"}:
             reason = "has alternatives and other keys"
             raise _fault(reason, 'move all places to "alternatives", or delete it')
-        return self
 
     def places(self, field: str) -> list[Place]:
         """The place, or all that are right."""
@@ -311,9 +314,11 @@ def parse_json(text: str | bytes) -> Any:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
         return json.loads(decoded, parse_constant=_no_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        at = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        reason = f"is not JSON: {error.msg if at else error}{at}"
-        raise RowFault(reason, "correct it there: one object per line, in UTF-8") from None
+        what = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            what = f"{error.msg} at character {error.pos}"
+        fix = "correct it there: one object per line, in UTF-8"
+        raise RowFault(f"is not JSON: {what}", fix) from None
 
 
 def _no_constant(name: str) -> NoReturn:
