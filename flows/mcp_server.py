@@ -31,7 +31,7 @@ from flows import ask
 from flows.runtime import settle
 from tasks import asking
 from tasks.asking import Ask, AskedAnswer, AskedModel
-from tasks.data.row_schema import did_you_mean
+from tasks.data.rows import did_you_mean
 
 PROGRESS_S = 5.0
 """Seconds between two reports that a question is still searched."""

@@ -19,6 +19,7 @@ from typing import Any
 from agent.evaluation.statistics import choose_problems
 from agent.policies import baselines
 from agent.policies.scripted import keyword, oracle, random_code
+from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.problems.fields import SyntheticSettings
 from env.problems.schema import Problem
@@ -87,16 +88,12 @@ def check_reading(problems: Sequence[Problem], settings: SyntheticSettings) -> N
         StageError: at a level, the mean F1 of a search for method and field is above `MAX_SEARCH`.
     """
     for level in settings.levels:
-        scores = [
-            baselines.f1(problem, baselines.method_and_field(problem))
-            for problem in problems
-            if problem.difficulty == level
-        ]
+        asked = [problem for problem in problems if problem.difficulty == level]
+        scores = [baselines.f1(one, baselines.method_and_field(one)) for one in asked]
         if scores and fmean(scores) > MAX_SEARCH:
             raise StageError(
                 f"a search for method and field reaches F1 {fmean(scores):.2f} at {level}, above "
-                f"{MAX_SEARCH:g}: the papers print the fields. "
-                "Run the stage prepare again."
+                f"{MAX_SEARCH:g}: the papers print the fields. Run the stage prepare again."
             )
 
 
@@ -107,12 +104,11 @@ def choose(folder: Path, count: int) -> list[Problem]:
         SettingsError: the data is missing.
     """
     store = ProblemStore.load(folder)
-    chosen: list[Problem] = []
-    for level in store.difficulties():
-        ids = {level: store.ids(difficulty=level)}
-        picked = choose_problems(ids, count, seed=0)
-        chosen += [store.get(name) for _, name in picked]
-    return chosen
+    return [
+        store.get(name)
+        for level in store.difficulties()
+        for _, name in choose_problems({level: store.ids(difficulty=level)}, count, seed=0)
+    ]
 
 
 def play_all(problems: Sequence[Problem], url: str, params: Params) -> dict[str, list[Trajectory]]:
@@ -121,8 +117,6 @@ def play_all(problems: Sequence[Problem], url: str, params: Params) -> dict[str,
     Raises:
         EpisodeError: the environment is lost.
     """
-    from agent.rollouts.specs import EpisodeSpec
-
     specs = [
         EpisodeSpec(problem.problem_id, seed=number, difficulty=problem.difficulty)
         for number, problem in enumerate(problems)

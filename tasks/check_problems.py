@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from tasks import prepare
 from tasks.config.params import Params
-from tasks.data.source import Found
-from tasks.errors import ConfigError, StageError
+from tasks.data.rows import Found
+from tasks.errors import StageError
 
 SHOWN = 3
 """Rows that are named where many have the same fault."""
@@ -43,11 +42,6 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
     Raises:
         ConfigError: the file or the folder cannot be read.
     """
-    if not Path(path).is_file():
-        what = "is a folder" if Path(path).is_dir() else "does not exist"
-        raise ConfigError(f"{path}: {what}. Name a JSONL file.")
-    if documents and not Path(documents).is_dir():
-        raise ConfigError(f"--documents {documents}: no such folder. Name an existing one.")
     update = {"path": path, "documents": documents or params.prepare.files.documents}
     files = params.prepare.files.model_copy(update=update)
     section = params.prepare.model_copy(update={"source": "files", "files": files})
@@ -57,26 +51,17 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
         prepare.judge(params, data)
     except StageError as error:
         return Checked(data, [f"prepare would stop: {str(error).splitlines()[0]}"])
-    return Checked(data, [f"validate would stop: {lack}" for lack in too_few(params, data)])
-
-
-def too_few(params: Params, data: Found) -> Iterator[str]:
-    """A line for each split with fewer rows, in all or per difficulty, than `validate` requires."""
-    bounds = params.validate_
-    for split in prepare.SPLITS:
-        levels = Counter(p.difficulty for p in data.problems if p.split == split)
-        rows = levels.total()
-        lacks = []
-        if rows < bounds.min_rows:
-            lacks.append(f"rows {rows} (validate.min_rows {bounds.min_rows})")
-        least = bounds.difficulty_share * rows
-        if few := [
-            f"{x} {levels[x]}" for x in params.prepare.levels_of(split) if levels[x] < least
-        ]:
-            share = f"validate.difficulty_share {bounds.difficulty_share:g}"
-            lacks.append(f"{', '.join(few)} ({share})")
-        if lacks:
-            yield f"too few problems in {split}: {', '.join(lacks)}"
+    levels = {split: Counter[str]() for split in prepare.SPLITS}
+    for problem in data.problems:
+        levels[problem.split][problem.difficulty] += 1
+    return Checked(
+        data,
+        [
+            f"validate would stop: too few problems in {split}: {lack}"
+            for split, rows in levels.items()
+            if (lack := prepare.lack(params, split, rows))
+        ],
+    )
 
 
 def report_lines(checked: Checked) -> Iterator[str]:

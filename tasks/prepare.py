@@ -1,7 +1,7 @@
 """Stage `prepare`: read problems from their source, complete, check and split them.
 
-Each exact repetition of a gold text becomes an alternative of its fact. Invalid rows, and problems
-whose reward nobody could earn, are rejected; the report has the reasons.
+`tasks/data` reads rows into drafts, places their quotes in the papers, and splits the problems.
+Invalid rows are rejected; the report has the reasons.
 
 Writes data/problems/{train,validation,test}.parquet (columns: `env.problems.schema.COLUMNS`) and
 data/report.json: rows, collections, shares and content hash of each split, how quotes were found,
@@ -14,20 +14,23 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from env.errors import SourceError, SourceUnreachable
-from env.problems.fields import generate
-from env.problems.schema import CANDIDATES, COLUMNS, Problem, Split, to_row
+from env.problems.schema import CANDIDATES, COLUMNS, Split, to_row
 from env.problems.schema import SPLITS as SPLITS
 from tasks import paths
 from tasks.config import prepared
 from tasks.config.params import Params
-from tasks.data import files, hub
-from tasks.data.align import add_alternatives, fault
-from tasks.data.source import Candidate, Found, ProblemBounds, Rejected, distinct
+from tasks.data import hub
+from tasks.data.place import place
+from tasks.data.read import read_files
+from tasks.data.rows import Candidate, Draft, Found, ProblemBounds, Quotes, Rejected
+from tasks.data.settings import SplitSettings
+from tasks.data.split import deal
 from tasks.errors import ConfigError, StageError
 from tasks.io import replacing, write_json
 from tasks.reporting import progress
@@ -66,7 +69,7 @@ def run(params: Params, run: StageRun) -> Path:
         | {f"data/quotes_{how}": n for how, n in vars(data.quotes).items() if n is not None}
     )
     run.log_artifact(paths.PREPARED)
-    if params.prepare.source != "synthetic" and data.rejected:
+    if data.rejected:
         message = "prepare: rejected rows: %d; `rlm check-problems` says why"
         logger.warning(message, data.rejected_rows)
     return paths.PROBLEMS
@@ -81,37 +84,54 @@ def read_source(params: Params) -> Found:
     """
     settings = params.prepare
     if settings.source == "synthetic":
-        return accept(generate(settings.synthetic), params.rewards.min_span_chars)
+        return Found(generate(settings.synthetic))
     bounds = ProblemBounds(**prepared.bounds(params))
-    splits = settings.splits
+    drafts: Iterable[Draft]
+    left_out: list[Rejected] = []
     try:
         with progress.doing("read", "rows") as work:
             if settings.source == "hub":
-                return hub.read_data_set(settings.hub, splits, bounds, work.reach)
-            return files.read_problem_file(settings.files, splits, bounds, work.reach)
+                drafts = hub.read_data_set(settings.hub)
+            else:
+                drafts, left_out = read_files(settings.files, settings.splits, bounds)
+            found = find(drafts, settings.splits, bounds, work.reach)
     except SourceUnreachable as error:
         raise StageError(str(error)) from None
     except SourceError as error:
         raise ConfigError(str(error)) from None
+    return replace(found, left_out=left_out)
 
 
-def accept(candidates: Sequence[Problem], min_span_chars: int) -> Found:
-    """Generated problems with all alternatives, and the rejected ones with their reasons.
+def find(
+    drafts: Iterable[Draft],
+    splits: SplitSettings,
+    bounds: ProblemBounds,
+    reach: Callable[[int], None] = lambda number: None,
+) -> Found:
+    """Problems of drafts in their splits, and all faults in the order of the rows.
 
     Args:
-        candidates: problems; of repeated ones the first is kept.
-        min_span_chars: minimum length of gold; answers cannot contain shorter spans.
+        drafts: what a source has read.
+        splits: shares and similarities of the splits.
+        bounds: limits of a problem.
+        reach: called with the number of finished rows.
+
+    Raises:
+        SourceError: the source, or the list of trained questions, cannot be read.
     """
-    sound: list[Candidate] = []
-    rejected: list[Rejected] = []
-    for problem in candidates:
-        if reason := fault(problem, min_span_chars):
-            fix = "change prepare.synthetic"
-            rejected.append(Rejected(problem.problem_id, "evidence", reason, fix))
+    order: dict[str, int] = {}
+    quotes, candidates, rejected = Quotes(), list[Candidate](), list[Rejected]()
+    for number, draft in enumerate(drafts, 1):
+        order[draft.row] = number
+        placed = place(draft, bounds, quotes)
+        if isinstance(placed, Candidate):
+            candidates.append(placed)
         else:
-            sound.append(Candidate(problem.problem_id, problem, None))
-    originals, repeated = distinct(sound)
-    return Found([add_alternatives(one.problem) for one in originals], [*repeated, *rejected])
+            rejected += placed
+        reach(number)
+    problems, faults = deal(candidates, splits)
+    rejected = sorted([*rejected, *faults], key=lambda fault: order[fault.row])
+    return Found(problems, rejected, quotes=quotes)
 
 
 def judge(params: Params, data: Found) -> None:
@@ -120,39 +140,47 @@ def judge(params: Params, data: Found) -> None:
     Raises:
         StageError: too many rows were rejected, or a split is empty.
     """
-    rejected = data.rejected_rows
+    source, files = params.prepare.source, params.prepare.files
     # Beside headings, the questions of a file are the test.
-    own = [one for one in data.problems if not _with_headings(params) or one.split == "test"]
-    rows = rejected + len(own)
+    beside = source == "files" and bool(files.headings and files.path)
+    rejected, counts = data.rejected_rows, Counter(one.split for one in data.problems)
+    rows = rejected + (counts["test"] if beside else counts.total())
+    named = [f"\n  {fault}" for fault in data.rejected[:_NAMED]]
+    more = len(data.rejected) - len(named)
+    first = "".join(named) + (f"\n  and {more} more" if more else "")
     if rejected / max(1, rows) > MAX_REJECTED:
         raise StageError(
-            f"{rejected} of {rows} rows were rejected, more than a share of {MAX_REJECTED:g}"
-            f"{_first(data)}"
+            f"{rejected} of {rows} rows were rejected, more than a share of {MAX_REJECTED:g}{first}"
         )
-    filled = {problem.split for problem in data.problems}
-    for split in SPLITS:
-        if split not in filled:
-            raise StageError(
-                f"the split {split!r} is empty (rows rejected: {rejected}). "
-                f"{_more(params, data, split)}{_first(data)}"
-            )
+    for split in (split for split in SPLITS if not counts[split]):
+        number = len({problem.collection_id for problem in data.problems})
+        short = "three are needed" if number < len(SPLITS) else "none of which is dealt to it"
+        fix = (
+            f"{counts.total()} problems form {number} collections, {short}. "
+            "Add problems whose evidence is in other documents."
+        )
+        if beside and split == "test":
+            fix = f"It takes the questions of {files.path}."
+        if source == "synthetic":
+            fix = f"Raise prepare.synthetic.collections.{split}."
+        raise StageError(f"the split {split!r} is empty (rows rejected: {rejected}). {fix}{first}")
 
 
-def _with_headings(params: Params) -> bool:
-    settings = params.prepare
-    return settings.source == "files" and bool(settings.files.headings and settings.files.path)
+def lack(params: Params, split: Split, levels: Counter[str]) -> str | None:
+    """What a split lacks for the stage `validate`, with the settings that require it.
 
-
-def _more(params: Params, data: Found, split: Split) -> str:
-    """Fix for an empty split."""
-    if params.prepare.source == "synthetic":
-        return f"Raise prepare.synthetic.collections.{split}."
-    if _with_headings(params) and split == "test":
-        return f"It takes the questions of {params.prepare.files.path}."
-    count = len({problem.collection_id for problem in data.problems})
-    short = "three are needed" if count < len(SPLITS) else "none of which is dealt to it"
-    reason = f"{len(data.problems)} problems form {count} collections, {short}."
-    return f"{reason} Add problems whose evidence is in other documents."
+    Args:
+        params: settings.
+        split: name of the split.
+        levels: its rows of each difficulty.
+    """
+    least, share, lacks = params.validate_.min_rows, params.validate_.difficulty_share, []
+    if (rows := levels.total()) < least:
+        lacks.append(f"rows {rows} (validate.min_rows {least})")
+    named = params.prepare.levels_of(split)
+    if few := [f"{one} {levels[one]}" for one in named if levels[one] < share * rows]:
+        lacks.append(f"{', '.join(few)} (validate.difficulty_share {share:g})")
+    return ", ".join(lacks) or None
 
 
 def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = ()) -> None:
@@ -176,12 +204,9 @@ def describe(data: Found, rows: dict[Split, list[dict[str, str]]], source: str) 
             "rows": len(members),
             "collections": len({problem.collection_id for problem in members}),
             "content_sha256": content_hash(rows[split]),
-            "difficulty_shares": _shares([problem.difficulty for problem in members]),
-            "tier_shares": {
-                difficulty: _shares(
-                    [problem.tier for problem in members if problem.difficulty == difficulty]
-                )
-                for difficulty in sorted({problem.difficulty for problem in members})
+            "difficulty_shares": {
+                name: round(count / len(members), 4)
+                for name, count in sorted(Counter(one.difficulty for one in members).items())
             },
             "facts": sum(len(problem.evidence) for problem in members),
             "longest_paper_chars": max(
@@ -205,14 +230,3 @@ def content_hash(rows: Sequence[dict[str, str]]) -> str:
     for row in rows:
         digest.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
     return digest.hexdigest()
-
-
-def _shares(values: Sequence[str]) -> dict[str, float]:
-    return {name: round(n / len(values), 4) for name, n in sorted(Counter(values).items())}
-
-
-def _first(data: Found) -> str:
-    """The first faults, one per line."""
-    named = [f"\n  {fault}" for fault in data.rejected[:_NAMED]]
-    more = len(data.rejected) - len(named)
-    return "".join(named) + (f"\n  and {more} more" if more else "")

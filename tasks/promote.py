@@ -241,18 +241,17 @@ def pool(params: Params, seed: int) -> Iterator[tuple[Path, list[EpisodeSpec], s
         return
     from env.problems.fields import generate
     from env.problems.schema import to_row
-    from tasks.prepare import accept, write_parquet
+    from tasks.prepare import write_parquet
 
     settings = params.prepare.synthetic
     level = len(settings.levels_of("test")) * settings.questions_per_collection
-    # One spare collection per set, because a few problems are rejected.
+    # One spare collection per set.
     collections = 2 * (-(-params.promote.problems // level) + 1)
     counts = dict.fromkeys(settings.collections, 0) | {"test": collections}
     fresh = settings.model_copy(update={"seed": seed, "collections": counts})
     with TemporaryDirectory(prefix="rlm-promote-") as name:
-        data = accept(generate(fresh), params.rewards.min_span_chars)
         path = Path(name) / "test.parquet"
-        write_parquet(path, [to_row(item) for item in data.problems])
+        write_parquet(path, [to_row(item) for item in generate(fresh)])
         yield Path(name), read_specs(path), f"synthetic, generated from the seed {seed}"
 
 

@@ -8,10 +8,11 @@ it) and the page reports/data_docs/index.html, also after a failed check.
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pandas as pd
 from pydantic import ValidationError
@@ -20,10 +21,11 @@ from env.problems import fields
 from env.problems.schema import Problem, from_row, tier_of
 from tasks import paths
 from tasks.config.params import Params
-from tasks.data.links import leaks
+from tasks.data.rows import MAX_TEXT_CHARS
+from tasks.data.split import LinkKind, leaks
 from tasks.errors import StageError
 from tasks.io import require, write_json, write_text
-from tasks.prepare import SPLITS
+from tasks.prepare import SPLITS, lack
 from tasks.reporting.html import page
 
 if TYPE_CHECKING:
@@ -45,15 +47,11 @@ def run(params: Params, run: StageRun) -> Path:
     files = read_splits(paths.PROBLEMS)
     tables = tabulate(files, params)
     rows = {split: len(frame) for split, frame in files.items()}
-    from tasks.data.expectations import Bounds, run_checks
+    from tasks.data.expectations import run_checks, suites
 
-    bounds = Bounds(
-        difficulties=params.prepare.levels,
-        min_span_chars=params.rewards.min_span_chars,
-        min_rows=params.validate_.min_rows,
-        candidates=params.prepare.source == "synthetic",
-    )
-    checks = run_checks(tables, bounds)
+    generated = params.prepare.source == "synthetic"
+    expected = suites(params.prepare.levels, generated)
+    checks = run_checks(tables, expected)
     by_table = {name: [check for check in checks if check.table == name] for name in tables}
     write_text(
         DOCS / "index.html",
@@ -89,92 +87,55 @@ def read_splits(folder: Path) -> dict[str, pd.DataFrame]:
     return files
 
 
-def _parse(row: Mapping[str, Any]) -> tuple[Problem | None, str | None]:
-    """The problem of a row, or its fault."""
-    try:
-        return from_row(row), None
-    except ValidationError as error:
-        first = error.errors()[0]
-        return None, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except ValueError as error:
-        return None, str(error)
-
-
 def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.DataFrame]:
-    """Tables for the expectations: `problems`, `spans` and `shares`.
+    """Tables for the expectations: `problems` and `splits`.
 
-    Invalid rows stay in `problems` with their `fault`. Their derived columns are empty, and other
-    checks ignore them.
+    Invalid rows stay in `problems` with their `fault`, and other checks ignore them.
     """
-    problems = pd.concat(
-        [frame.assign(file=split) for split, frame in files.items()], ignore_index=True
-    )
-    records: list[dict[str, Any]] = problems.to_dict("records")
-    parsed = [_parse(row) for row in records]
-
-    splits_of_collection: dict[str, set[str]] = defaultdict(set)
+    rows = pd.concat([frame.assign(file=split) for split, frame in files.items()])
+    records: list[dict[str, Any]] = rows.to_dict("records")
+    lexicon, whole = params.prepare.synthetic.lexicon, list[Problem]()
     for row in records:
-        splits_of_collection[str(row.get("collection_id"))].add(row["file"])
-    whole = [
-        problem.model_copy(update={"split": row["file"]})
-        for row, (problem, _) in zip(records, parsed, strict=True)
-        if problem
+        row |= {"fault": None, "world_fault": None}
+        try:
+            problem = from_row(row)
+            whole.append(problem.model_copy(update={"split": row["file"]}))
+            row["fault"] = fault(problem, params.rewards.min_span_chars)
+            if params.prepare.source == "synthetic":
+                row["world_fault"] = fields.fault(problem, lexicon)
+        except ValidationError as error:
+            first = error.errors()[0]
+            row["fault"] = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        except ValueError as error:
+            row["fault"] = str(error)
+    others: dict[tuple[str, str], str] = {}
+    for leak in leaks(whole, params.prepare.splits):
+        others |= {(leak.kind, leak.first): leak.second, (leak.kind, leak.second): leak.first}
+    for row, kind in product(records, get_args(LinkKind)):
+        row[f"leaking_{kind}"] = others.get((kind, str(row.get("problem_id"))))
+    lacks = [
+        (split, lack(params, split, Counter(files[split].get("difficulty", []))))
+        for split in SPLITS
     ]
-    pairs = leaks(whole, params.prepare.splits)
-
-    problems["fault"] = pd.Series([why for _, why in parsed], dtype=object)
-    problems["tier_of_gold"] = [
-        tier_of(len(problem.gold_papers)) if problem else None for problem, _ in parsed
-    ]
-    problems["splits_of_collection"] = [
-        len(splits_of_collection[str(row.get("collection_id"))]) for row in records
-    ]
-    for kind in ("paper", "question"):
-        leaking = Counter(
-            name for leak in pairs if leak.kind == kind for name in (leak.first, leak.second)
-        )
-        problems[f"{kind}s_elsewhere"] = [leaking[str(row.get("problem_id"))] for row in records]
-    problems["longest_paper_chars"] = [
-        max(len(paper.text) for paper in problem.papers) if problem else None
-        for problem, _ in parsed
-    ]
-    generated, lexicon = params.prepare.source == "synthetic", params.prepare.synthetic.lexicon
-    problems["world_fault"] = pd.Series(
-        [
-            fields.fault(problem, lexicon) if problem and generated else None
-            for problem, _ in parsed
-        ],
-        dtype=object,
-    )
-    return {"problems": problems, "spans": span_table(whole), "shares": share_table(files, params)}
+    splits = pd.DataFrame(lacks, columns=["split", "lack"], dtype=object)
+    return {"problems": pd.DataFrame(records), "splits": splits}
 
 
-def span_table(problems: Sequence[Problem]) -> pd.DataFrame:
-    """A row per gold span: its name, its text, and the text of the paper at its place."""
-    rows = []
-    for problem in problems:
-        texts = problem.texts
-        for fact in problem.evidence:
-            for span in fact.spans:
-                place = f"{span.paper_id}[{span.start}:{span.end}]"
-                excerpt = texts.get(span.paper_id, "")[span.start : span.end]
-                name = f"{problem.problem_id} {fact.fact_id} {place}"
-                rows.append((name, span.text, excerpt, len(span.text)))
-    return pd.DataFrame(rows, columns=["span", "text", "slice", "chars"])
-
-
-def share_table(files: Mapping[str, pd.DataFrame], params: Params) -> pd.DataFrame:
-    """Rows of each split, and shares of the difficulties in it, with their minimum."""
-    least = params.validate_.difficulty_share
-    rows: list[tuple[str, str, int, float, float]] = []
-    for split in SPLITS:
-        frame = files[split]
-        counts = Counter(frame.get("difficulty", []))
-        rows.append((split, "split", len(frame), 1.0, 0.0))
-        for difficulty in params.prepare.levels_of(split):
-            share = counts[difficulty] / max(1, len(frame))
-            rows.append((f"{split}/{difficulty}", "difficulty", counts[difficulty], share, least))
-    return pd.DataFrame(rows, columns=["share_of", "kind", "rows", "share", "least"])
+def fault(problem: Problem, min_span_chars: int) -> str | None:
+    """Reason why a problem of the schema can't be solved or isn't counted right; or None."""
+    texts = problem.texts
+    if problem.tier != (tier := tier_of(len(problem.gold_papers))):
+        return f"the tier is {problem.tier}, but its gold papers make it {tier}"
+    if (longest := max(map(len, texts.values()))) > MAX_TEXT_CHARS:
+        return f"a paper has {longest} characters, more than {MAX_TEXT_CHARS}"
+    for fact in problem.evidence:
+        for span in fact.spans:
+            where = f"{fact.fact_id}: {span.paper_id}[{span.start}:{span.end}]"
+            if texts.get(span.paper_id, "")[span.start : span.end] != span.text:
+                return f"{where} is not the gold text"
+            if len(span.text) < min_span_chars:
+                return f"{where} is shorter than rewards.min_span_chars ({min_span_chars})"
+    return None
 
 
 def complaint(failed: Sequence[Check], checks: int) -> str:

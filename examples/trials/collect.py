@@ -3,7 +3,7 @@
 `python -m examples.trials.collect SOURCE` reads a clone of github.com/jayded/evidence-inference
 (docs/trials.md says how to get one) and fills data/trials/ with documents/*.txt, the articles, and
 trials.jsonl, problems in the format of docs/own_data.md. It prints how many prompts it left out,
-and for which reason. Neighbours: `doctors.py` (who marked what), `opponents.py` (their scores).
+and for which reason. `opponents.py` scores search alone on them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,10 @@ WORDS = 20
 NAMED = 5
 """Prompts that a line of the report names."""
 
-_FILES = ("README.md", "prompts_merged.csv", "v2_annotations.csv")
+_PARTS = (
+    *("README.md", "prompts_merged.csv", "v2_annotations.csv", "txt_files"),
+    *(f"splits/{split}_article_ids.txt" for split in SPLITS),
+)
 _COLUMNS = {
     "prompts_merged.csv": ("PromptID", "PMCID", "Outcome", "Intervention", "Comparator"),
     "v2_annotations.csv": (
@@ -83,8 +86,6 @@ class Collection:
     prompts: Sequence[Prompt]
     left_out: dict[str, list[int]]
     """Ids of prompts by reason."""
-    notes: dict[str, list[int]]
-    """Ids of prompts that stay but are harder than others, by reason."""
 
 
 def read(source: Path) -> Collection:
@@ -97,25 +98,25 @@ def read(source: Path) -> Collection:
         CollectError: a file is missing, or cannot be read.
     """
     folder = source / "annotations" if (source / "annotations").is_dir() else source
-    if missing := [name for name in _FILES if not (folder / name).is_file()]:
+    if missing := [name for name in _PARTS if not (folder / name).exists()]:
         raise CollectError(
             f"{folder} has no {missing[0]}. Name a clone of github.com/jayded/evidence-inference "
-            "(docs/trials.md)."
+            "that has it (docs/trials.md)."
         )
-    flagged = set(map(int, _NUMBER.findall(_text(folder / "README.md").partition("# Caveat")[2])))
-    prompts, annotations = (_table(folder / name) for name in _FILES[1:])
-    splits = {article: split for split in SPLITS for article in _split(folder, split)}
-    texts, unread = _articles(folder / "txt_files", sorted(splits))
+    flagged = _numbers((folder / "README.md").read_text("utf-8").partition("# Caveat")[2])
+    prompts, annotations = (_table(folder / name) for name in _COLUMNS)
+    splits: dict[int, str] = {}
+    for split in SPLITS:
+        ids = (folder / f"splits/{split}_article_ids.txt").read_text("utf-8")
+        splits |= dict.fromkeys(_numbers(ids), split)
+    texts, unread = _articles(folder / "txt_files", splits)
     marked = {int(key): rows for key, rows in annotations.groupby("PromptID")}
     left_out: dict[str, list[int]] = defaultdict(list)
-    notes: dict[str, list[int]] = defaultdict(list)
-    kept: list[Prompt] = []
-    asked: dict[tuple[int, str], int] = {}
+    kept: dict[tuple[int, str], Prompt] = {}
     for row in prompts.to_dict("records"):
         prompt_id, article = int(row["PromptID"]), int(row["PMCID"])
-        parts = {
-            k: " ".join(row[k.title()].split()) for k in ("intervention", "comparator", "outcome")
-        }
+        names = ("intervention", "comparator", "outcome")
+        parts = {name: " ".join(row[name.title()].split()) for name in names}
         question = QUESTION.format(**parts)
         if prompt_id in flagged:
             reason = "flagged as incorrect, questionable or malformed by the data set"
@@ -127,35 +128,27 @@ def read(source: Path) -> Collection:
             reason = "its intervention, comparator or outcome has no word of two letters"
         elif len(question) > MOST_CHARS:
             reason = f"its question has more than {MOST_CHARS} characters"
-        elif (article, question.casefold()) in asked:
+        elif (article, question.casefold()) in kept:
             reason = "it asks what another prompt asks about the same article"
         else:
             spans, reason = _evidence(marked.get(prompt_id), texts[article])
             if not reason:
-                asked[article, question.casefold()] = prompt_id
-                kept.append(Prompt(prompt_id, article, splits[article], question, spans))
-                if all("\n" in texts[article][a:b].strip() for a, b in kept[-1].gold):
-                    notes["all of its evidence crosses lines, as in a table"].append(prompt_id)
+                prompt = Prompt(prompt_id, article, splits[article], question, spans)
+                kept[article, question.casefold()] = prompt
                 continue
         left_out[reason].append(prompt_id)
     if not kept:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in left_out.items())
         raise CollectError(f"{folder}: no prompt is left ({reasons or 'the table is empty'}).")
-    return Collection(texts, kept, left_out, notes)
+    return Collection(texts, list(kept.values()), left_out)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise CollectError(f"{path} cannot be read ({error.strerror}).") from None
-    except UnicodeDecodeError:
-        raise CollectError(f"{path} is not UTF-8. Get the clone again.") from None
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(text)]
 
 
 def _table(path: Path) -> pd.DataFrame:
     """Columns of a CSV file as text; the ids are numbers."""
-    _text(path)  # for its errors
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
         return table[list(_COLUMNS[path.name])].astype({"PromptID": int, "PMCID": int})
@@ -163,26 +156,15 @@ def _table(path: Path) -> pd.DataFrame:
         raise CollectError(f"{path} is not the table of the data set ({error}).") from None
 
 
-def _split(folder: Path, split: str) -> list[int]:
-    path = folder / "splits" / f"{split}_article_ids.txt"
-    if not path.is_file():
-        raise CollectError(f"{path} is missing. Get the folder annotations/splits, too.")
-    return [int(number) for number in _NUMBER.findall(_text(path))]
-
-
-def _articles(folder: Path, numbers: Sequence[int]) -> tuple[dict[int, str], dict[int, str]]:
+def _articles(folder: Path, numbers: Iterable[int]) -> tuple[dict[int, str], dict[int, str]]:
     """Texts of the articles that are there, and why others are not."""
-    if not folder.is_dir():
-        raise CollectError(f"{folder} is missing. Get the folder annotations/txt_files, too.")
     texts, unread = {}, {}
     for number in numbers:
-        path = folder / f"PMC{number}.txt"
-        if not path.is_file():
-            unread[number] = "its article is missing"
-            continue
         try:
             # Offsets count characters of these bytes: no line end is translated, no mark removed.
-            texts[number] = path.read_bytes().decode("utf-8")
+            texts[number] = (folder / name(number)).read_bytes().decode("utf-8")
+        except FileNotFoundError:
+            unread[number] = "its article is missing"
         except UnicodeDecodeError:
             unread[number] = "its article is not UTF-8"
     return texts, unread
@@ -192,12 +174,8 @@ def _evidence(rows: pd.DataFrame | None, text: str) -> tuple[dict[str, list[Char
     """Spans of each doctor, merged; or the reason why there are none."""
     if rows is None:
         return {}, "no doctor annotated it"
-    valid = rows[
-        [
-            _true(a) and _true(b)
-            for a, b in zip(rows["Valid Label"], rows["Valid Reasoning"], strict=True)
-        ]
-    ]
+    confirmed = rows[["Valid Label", "Valid Reasoning"]].map(_true).all(axis="columns")
+    valid = rows[confirmed]
     marked: dict[str, list[CharInterval]] = defaultdict(list)
     broken = ""
     for row in valid.to_dict("records"):
@@ -218,7 +196,7 @@ def _span(row: Mapping[str, Any], text: str) -> CharInterval | str:
     try:
         start, end = int(float(row["Evidence Start"])), int(float(row["Evidence End"]))
     except (ValueError, OverflowError):
-        return "the place of its evidence is not known"
+        start, end = -1, -1
     if not 0 <= start < end:
         return "the place of its evidence is not known"
     if end > len(text):
@@ -228,11 +206,9 @@ def _span(row: Mapping[str, Any], text: str) -> CharInterval | str:
         return "its evidence is not at its place"
     start += len(passage) - len(passage.lstrip())
     end -= len(passage) - len(passage.rstrip())
-    return (
-        (start, end)
-        if end - start >= LEAST_CHARS
-        else f"its evidence is below {LEAST_CHARS} characters"
-    )
+    if end - start < LEAST_CHARS:
+        return f"its evidence is below {LEAST_CHARS} characters"
+    return start, end
 
 
 def _true(value: str) -> bool:
@@ -250,12 +226,11 @@ def nearest(texts: Mapping[int, str], most: int) -> dict[int, list[int]]:
     vectors = TfidfVectorizer(stop_words="english", sublinear_tf=True).fit_transform(
         [texts[number][:TOPIC_CHARS] for number in numbers]
     )
-    alike = (vectors @ vectors.T).toarray()
     found = {}
-    for place, number in enumerate(numbers):
-        order = sorted(range(len(numbers)), key=lambda other: (-alike[place, other], other))
-        close = [o for o in order if o != place and alike[place, o] > 0]
-        found[number] = [numbers[other] for other in close[:most]]
+    for place, alike in enumerate((vectors @ vectors.T).toarray()):
+        alike[place] = 0
+        order = sorted(range(len(numbers)), key=lambda other: (-alike[other], other))
+        found[numbers[place]] = [numbers[other] for other in order[:most] if alike[other] > 0]
     return found
 
 
@@ -267,8 +242,8 @@ def rows(collection: Collection) -> list[dict[str, Any]]:
     """
     near: dict[int, list[int]] = {}
     for split in SPLITS:
-        articles = {one.article for one in collection.prompts if one.split == split}
-        near |= nearest({n: collection.texts[n] for n in articles}, max(LEVELS.values()) - 1)
+        there = {one.article for one in collection.prompts if one.split == split}
+        near |= nearest({n: collection.texts[n] for n in there}, max(LEVELS.values()) - 1)
     made = []
     for prompt in collection.prompts:
         dealt = list(LEVELS)[prompt.prompt_id % len(LEVELS)]
@@ -281,6 +256,7 @@ def rows(collection: Collection) -> list[dict[str, Any]]:
                 reason = f"too few articles of its topic for {papers} papers"
                 collection.left_out.setdefault(reason, []).append(prompt.prompt_id)
                 continue
+            own = name(prompt.article)
             row = {
                 "problem_id": f"{prompt.prompt_id}-{papers}",
                 "split": prompt.split,
@@ -288,10 +264,7 @@ def rows(collection: Collection) -> list[dict[str, Any]]:
                 "question": prompt.question,
                 # Sorted, or the evidence would always be in the first document.
                 "documents": sorted(map(name, articles)),
-                "evidence": [
-                    {"document": name(prompt.article), "quote": text[start:end]}
-                    for start, end in prompt.gold
-                ],
+                "evidence": [{"document": own, "quote": text[a:b]} for a, b in prompt.gold],
             }
             made.append(row)
     return made
@@ -337,11 +310,18 @@ def report(collection: Collection, made: Sequence[Mapping[str, Any]]) -> Iterato
         levels = ", ".join(f"{level} {counts[split, level]}" for level in LEVELS)
         yield f"{split}: {prompts[split]} prompts; problems: {levels}"
     yield f"problems: {len(made)} about {len({one.article for one in collection.prompts})} articles"
-    for what, reasons in (("left out", collection.left_out), ("kept", collection.notes)):
-        for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1])):
-            distinct = sorted(set(ids))
-            named = ", ".join([*map(str, distinct[:NAMED]), *["..."] * (len(distinct) > NAMED)])
-            yield f"{what}: {len(distinct)} prompts, {reason} ({named})"
+    reasons = sorted(collection.left_out.items(), key=lambda entry: -len(entry[1]))
+    told = [("left out", reason, ids) for reason, ids in reasons]
+    if crossing := [
+        one.prompt_id
+        for one in collection.prompts
+        if all("\n" in collection.texts[one.article][a:b].strip() for a, b in one.gold)
+    ]:
+        told.append(("kept", "all of its evidence crosses lines, as in a table", crossing))
+    for what, reason, ids in told:
+        distinct = sorted(set(ids))
+        named = ", ".join([*map(str, distinct[:NAMED]), *["..."] * (len(distinct) > NAMED)])
+        yield f"{what}: {len(distinct)} prompts, {reason} ({named})"
     yield f"words in most training abstracts: {', '.join(frequent_words(collection))}"
 
 
@@ -355,13 +335,8 @@ def main() -> int:
         collection = read(args.source)
         made = rows(collection)
         write(collection, made, args.out)
-    except CollectError as error:
+    except (CollectError, OSError, UnicodeDecodeError) as error:
         print(f"collect: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(
-            f"collect: {error.filename}: {error.strerror}. Free or name a folder.", file=sys.stderr
-        )
         return 1
     print("\n".join(report(collection, made)))
     return 0

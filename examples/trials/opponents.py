@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -23,12 +23,11 @@ from typing import Any
 
 from agent.demonstrations.moves import question_parts
 from agent.evaluation.statistics import Bootstrap
-from env.embedding import order_of
-from env.errors import SettingsError
+from env.embedding import installed, order_of
 from env.problems.schema import Problem
 from env.ranking import rank
 from examples.trials.collect import LEVELS, TARGET
-from rewards.spans import Retrieved, locate, merge, span_f1
+from rewards.spans import Agreement, locate, merge, span_f1
 from tasks.check_problems import read_problem_rows
 from tasks.config import resolve
 from tasks.config.params import Params
@@ -72,53 +71,36 @@ class Query:
         return f"{asked}{more}{where}: first {self.quoted}"
 
 
-@dataclass(frozen=True)
-class Score:
-    """Agreement of one answer with the doctors."""
-
-    f1: float
-    recall: float
-    seconds: float = 0.0
-
-
-class Searcher:
-    """Ranks passages as the environment does.
-
-    Args:
-        params: of the profile.
-    """
-
-    def __init__(self, params: Params) -> None:
-        self._template = params.warmstart.sft.moves.question
-        self._sizes = {"chars": params.env.passage_chars, "least": params.rewards.min_span_chars}
-
-    def found(self, problem: Problem, query: Query, most: int, by: str = "bm25") -> list[Passage]:
-        """The first passages of a query."""
-        texts, order = problem.texts, order_of(by)
-        if query.paper_first:
-            best = rank(texts, problem.question, 1, **self._sizes)
-            texts = {paper_id: texts[paper_id] for paper_id, _ in best}
-        parts = question_parts(problem.question, self._template) or {}
-        asked = " ".join([*(parts[name] for name in query.parts), query.words]).strip()
-        sizes = {**self._sizes, "ordered": ORDERED}
-        return rank(texts, asked or problem.question, most, **sizes, order=order)
+def search(
+    problem: Problem, query: Query, most: int, params: Params, by: str = "bm25"
+) -> list[Passage]:
+    """The first passages of a query, ranked as the environment does."""
+    sizes = {"chars": params.env.passage_chars, "least": params.rewards.min_span_chars}
+    texts = problem.texts
+    if query.paper_first:
+        texts = {
+            paper_id: texts[paper_id] for paper_id, _ in rank(texts, problem.question, 1, **sizes)
+        }
+    parts = question_parts(problem.question, params.warmstart.sft.moves.question) or {}
+    asked = " ".join([*(parts[name] for name in query.parts), query.words]).strip()
+    sizes["ordered"] = ORDERED
+    return rank(texts, asked or problem.question, most, **sizes, order=order_of(by))
 
 
-def agreement(problem: Problem, passages: Sequence[Passage], params: Params) -> Score:
-    """Score of an answer that quotes these passages."""
+def agreement(problem: Problem, passages: Sequence[Passage], params: Params) -> Agreement:
+    """Agreement of an answer that quotes these passages with the doctors."""
     answer = [{"paper_id": paper_id, "text": text} for paper_id, text in passages]
-    scored = span_f1(locate(answer, problem.texts, params.rewards).retrieved, problem.places)
-    return Score(scored.f1, scored.recall)
+    return span_f1(locate(answer, problem.texts, params.rewards).retrieved, problem.places)
 
 
 def sweep(problems: Sequence[Problem], params: Params) -> Query:
     """The query with the best F1 on training problems."""
-    searcher, sums = Searcher(params), defaultdict[Query, float](float)
+    sums = defaultdict[Query, float](float)
     parts = [(), *map(tuple, params.warmstart.sft.moves.parts)]
     for problem in problems:  # outside, because `rank` keeps what it knows of a problem's papers
         for some, words, first in product(parts, WORDS, (False, True)):
             query = Query(some, words, first, max(QUOTED))
-            found = searcher.found(problem, query, query.quoted)
+            found = search(problem, query, query.quoted, params)
             for quoted in QUOTED:
                 score = agreement(problem, found[:quoted], params)
                 sums[replace(query, quoted=quoted)] += score.f1
@@ -142,30 +124,20 @@ def perfect(problem: Problem, passages: Sequence[Passage], params: Params) -> li
     return chosen
 
 
-def doctors(marked: Sequence[Sequence[Sequence[int]]]) -> Iterator[Score]:
+def doctors(marked: Sequence[Sequence[Sequence[int]]]) -> Iterator[Agreement]:
     """Each doctor of a prompt against the others together; nothing for a single one."""
     for number, own in enumerate(marked):
-        others = [span for k, spans in enumerate(marked) if k != number for span in spans]
+        others = [(a, b) for k, spans in enumerate(marked) if k != number for a, b in spans]
         if others:
-            answer: Retrieved = {"": [(a, b) for a, b in own]}
-            gold = [[("", a, b)] for a, b in merge((a, b) for a, b in others)]
-            scored = span_f1(answer, gold)
-            yield Score(scored.f1, scored.recall)
+            yield span_f1({"": [(a, b) for a, b in own]}, [[("", a, b)] for a, b in merge(others)])
 
 
-def timed(answer: Callable[[], list[Passage]], problem: Problem, params: Params) -> Score:
-    """Score of an answer, and the seconds that it took."""
-    began = time.perf_counter()
-    passages = answer()
-    seconds = time.perf_counter() - began
-    return replace(agreement(problem, passages, params), seconds=seconds)
-
-
-def row(name: str, scores: Sequence[Score], articles: Sequence[str]) -> str:
+def row(
+    name: str, scores: Sequence[Agreement], articles: Sequence[str], seconds: float | None = None
+) -> str:
     """A line of the table; the interval is over articles."""
     f1 = BOOTSTRAP.mean([score.f1 for score in scores], articles)
-    recall, seconds = fmean(s.recall for s in scores), fmean(s.seconds for s in scores)
-    took = f"{seconds:.2f}" if seconds else ""
+    recall, took = fmean(one.recall for one in scores), f"{seconds:.2f}" if seconds else ""
     return (
         f"| {name} | {len(scores)} | {f1.mean:.3f} ({f1.low:.3f} to {f1.high:.3f}) | "
         f"{recall:.2f} | {took} |"
@@ -188,26 +160,20 @@ def table(
         params: of the profile.
         minilm: whether its model is installed.
     """
-    searcher = Searcher(params)
     articles = [one.collection_id for one in problems]
-
-    def scored(query: Query, by: str = "bm25") -> list[Score]:
-        return [
-            timed(lambda one=one: searcher.found(one, query, query.quoted, by), one, params)
-            for one in problems
-        ]
-
+    question, outcome = Query((), "", False, 1), Query(("outcome",), "", False, best.quoted)
+    searches = [("BM25", question), ("BM25", best)]
+    searches += [("MiniLM", question), ("MiniLM", outcome)] if minilm else []
     yield "| | n | F1 (95 % interval) | recall | seconds |"
     yield "|---|---|---|---|---|"
-    question = Query((), "", False, 1)
-    yield row(f"BM25, {question}", scored(question), articles)
-    yield row(f"BM25, {best}", scored(best), articles)
-    if minilm:
-        outcome = Query(("outcome",), "", False, best.quoted)
-        for query in (question, outcome):
-            yield row(f"MiniLM, {query}", scored(query, "minilm"), articles)
+    for by, query in searches:
+        began = time.perf_counter()
+        found = [search(one, query, query.quoted, params, by.lower()) for one in problems]
+        seconds = (time.perf_counter() - began) / len(problems)
+        scores = [agreement(one, some, params) for one, some in zip(problems, found, strict=True)]
+        yield row(f"{by}, {query}", scores, articles, seconds)
     for most in CHOSEN:
-        chosen = [perfect(one, searcher.found(one, best, most), params) for one in problems]
+        chosen = [perfect(one, search(one, best, most, params), params) for one in problems]
         scores = [agreement(one, some, params) for one, some in zip(problems, chosen, strict=True)]
         yield row(f"perfect choice among the first {most}", scores, articles)
     each = [
@@ -225,20 +191,18 @@ def main() -> int:
     parser.add_argument("--split", default="validation", choices=("validation", "test"))
     parser.add_argument("--level", default="hard", choices=list(LEVELS))
     args = parser.parse_args()
-    if not (args.data / "trials.jsonl").is_file():
+    path, documents = args.data / "trials.jsonl", args.data / "documents"
+    if not path.is_file():
         print(f"opponents: {args.data} has no trials.jsonl. Run examples.trials.collect first.")
         return 1
     params = resolve(PROFILE)
-    path, documents = args.data / "trials.jsonl", args.data / "documents"
     problems = read_problem_rows(params, str(path), str(documents)).found.problems
     of_level = [one for one in problems if one.difficulty == args.level]
     train = [one for one in of_level if one.split == "train"]
     best = sweep(Random(0).sample(train, min(TUNED, len(train))), params)
-    try:
-        minilm = order_of("minilm") is not None
-    except SettingsError as error:
-        print(f"MiniLM is left out: {error}", file=sys.stderr)
-        minilm = False
+    minilm = installed()
+    if not minilm:
+        print("MiniLM is left out: run `make setup-search` to measure it.", file=sys.stderr)
     marked = json.loads((args.data / "doctors.json").read_text(encoding="utf-8"))
     asked = [one for one in of_level if one.split == args.split]
     print("\n".join(table(asked, best, marked, params, minilm)))

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 from env.errors import SourceError
 from env.passages import passages
 from env.problems.schema import SPLITS, Paper, Split
 from env.ranking import rank
 from tasks.data.documents import Documents
-from tasks.data.drafts import Place, ProblemDraft
-from tasks.data.links import sentences
+from tasks.data.rows import Draft, Place, ProblemBounds
 from tasks.data.settings import SplitSettings
-from tasks.data.source import ProblemBounds
-from tasks.data.splits import position
+from tasks.data.texts import position, sentences
 
 PROSE_CHARS = 40
 """Shorter paragraphs, such as "For example:", are no evidence."""
@@ -62,18 +60,11 @@ _NUMBER = re.compile(r"^\d{1,3}(\.\d+)*\.?\s+(?=\w)")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A heading, and the paragraphs of prose up to the next one."""
 
     heading: str
     prose: tuple[str, ...]
-
-    @property
-    def asks(self) -> bool:
-        """Whether the heading says something, and its section answers it."""
-        least, most = ANSWER_CHARS
-        return len(_WORD.findall(self.heading)) > 1 and least <= sum(map(len, self.prose)) <= most
 
 
 def read(text: str) -> tuple[str, list[Section]]:
@@ -121,7 +112,7 @@ def drafts(
     bounds: ProblemBounds,
     test: bool,
     quoted: Set[str],
-) -> list[tuple[str, ProblemDraft]]:
+) -> list[Draft]:
     """A problem for each heading; its documents are all in the same split.
 
     Args:
@@ -134,38 +125,44 @@ def drafts(
     Raises:
         SourceError: no heading asks for what its section says.
     """
-    papers: dict[str, Paper] = {}
+    papers: list[Paper] = []
     sections: dict[str, list[Section]] = {}
     taken = set(quoted)
     asked = [own for text in quoted if (own := sentences(text))]
-    for name in documents.names():
-        paper = documents.get(name)
-        if not isinstance(paper, Paper) or paper.text in taken:
-            continue
-        taken.add(paper.text)
+    for paper in documents.papers():
         # An edited copy of a document of the test would give its answers away.
-        own = sentences(paper.text)
-        least = splits.similar_papers
-        if own and any(len(own & one) >= least * min(len(own), len(one)) for one in asked):
-            continue
-        text, sections[name] = read(paper.text)
-        if text:
-            papers[name] = paper.model_copy(update={"text": text})
-    every = [one for name in papers for one in sections[name]]
-    seen = Counter(_key(one.heading) for one in every)
-    seen.update(paragraph for one in every for paragraph in set(one.prose))
+        own, least = sentences(paper.text), splits.similar_papers
+        alike = own and any(len(own & one) >= least * min(len(own), len(one)) for one in asked)
+        if paper.text not in taken and not alike:
+            text, sections[paper.paper_id] = read(paper.text)
+            if text:
+                papers.append(paper.model_copy(update={"text": text}))
+        taken.add(paper.text)
+    # The same heading in two documents has half of its evidence in each. Sentences that many
+    # sections share, about versions for instance, answer none of them.
+    every = [one for paper in papers for one in sections[paper.paper_id]]
+    seen = Counter(text for one in every for text in {_key(one.heading), *one.prose})
     asking = {
-        name: [(n, one) for n, one in enumerate(sections[name], 1) if _asks(one, paper.text, seen)]
-        for name, paper in papers.items()
+        paper.paper_id: [
+            (number, one)
+            for number, one in enumerate(sections[paper.paper_id], 1)
+            if all(seen[text] == 1 for text in (_key(one.heading), *one.prose))
+            and _asks(one, paper.text)
+        ]
+        for paper in papers
     }
-    made: list[tuple[str, ProblemDraft]] = []
-    chosen = _splits([name for name in papers if asking[name]], splits, test)
+    chosen = _splits([name for name, some in asking.items() if some], splits, test)
+    made = []
     for split in SPLITS:
-        names = [name for name in papers if chosen.get(name, "train") == split]
-        for place, name in enumerate(names):
-            count = min(NEIGHBOURS, bounds.max_papers, len(names))
-            around = [papers[names[(place + step) % len(names)]] for step in range(count)]
-            made += _of_document(name, asking[name], around, split)
+        same = [paper for paper in papers if chosen.get(paper.paper_id, "train") == split]
+        for place, paper in enumerate(same):
+            around = [*same[place:], *same[:place]][: min(NEIGHBOURS, bounds.max_papers)]
+            for number, section in asking[paper.paper_id]:
+                row, asks = f"{paper.paper_id}#{number}", section.heading
+                if not asks.endswith("?"):
+                    asks = FORMS[int(position(row) * len(FORMS))].format(asks)
+                facts = [[Place("section", paper.paper_id, quote)] for quote in section.prose]
+                made.append(Draft(row, asks, around, facts, "documents", split=split))
     if not made:
         of = "no document that no question quotes" if quoted else "no document"
         raise SourceError(
@@ -178,28 +175,16 @@ def drafts(
     return made
 
 
-def _asks(section: Section, text: str, seen: Counter[str]) -> bool:
-    """Whether a heading asks for what its section says, and nothing else of the document does."""
-    # The same heading in two documents has half of its evidence in each. Sentences that many
-    # sections share, about versions for instance, answer none of them.
-    repeated = any(seen[one] > 1 for one in (_key(section.heading), *section.prose))
+def _asks(section: Section, text: str) -> bool:
+    """Whether a heading says something, and asks for what its section says."""
+    least, most = ANSWER_CHARS
+    size = sum(map(len, section.prose))
     # A child must omit half of what it's given, so half of a page is no evidence.
-    if not section.asks or repeated or 2 * sum(map(len, section.prose)) > len(text):
+    if len(_WORD.findall(section.heading)) < 2 or not least <= size <= min(most, len(text) / 2):
         return False
     # Where prose touches code, a passage is more than a paragraph of the section.
     best = rank(text, section.heading, FOUND)
     return any(found in one or one in found for _, found in best for one in section.prose)
-
-
-def _of_document(
-    name: str, asking: Sequence[tuple[int, Section]], around: Sequence[Paper], split: Split
-) -> Iterator[tuple[str, ProblemDraft]]:
-    for number, section in asking:
-        places = [[Place("section", name, quote=quote)] for quote in section.prose]
-        row = f"{name}#{number}"
-        form = FORMS[int(position(row) * len(FORMS))]
-        asked = section.heading if section.heading.endswith("?") else form.format(section.heading)
-        yield row, ProblemDraft(row, asked, around, places, "documents", split=split)
 
 
 def _key(heading: str) -> str:

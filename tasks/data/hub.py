@@ -4,7 +4,7 @@ Columns: `question`; `papers`, a list of {paperId, title, abstract, text}; `evid
 {paperId, selections: [{text}]}; the two lists may be JSON text. Each selection is a fact, and
 the difficulty follows from the tier. The `datasets` library reads it from the Hub, or from a local
 file or folder of that form. The token comes only from the environment variable HF_TOKEN.
-`drafts.py` locates the selections and assigns splits.
+`place.py` locates the selections.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from env.errors import SourceError, SourceUnreachable
-from tasks.data.drafts import Place, ProblemDraft, complete_all
-from tasks.data.row_schema import Filled, PaperRow, faults
-from tasks.data.settings import HubSettings, SplitSettings
-from tasks.data.source import Found, OnProgress, ProblemBounds, Rejected
-from tasks.data.tables import parse_json
+from tasks.data.read import Filled, PaperRow, faults, parse_json
+from tasks.data.rows import Draft, Place, Rejected, RowFault
+from tasks.data.settings import HubSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -43,9 +41,8 @@ _LIMIT_S = 30.0
 """Seconds that one request to the Hub may take."""
 
 
-class _Part(BaseModel):
-    # Other keys of the data set are ignored.
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+class _Part(BaseModel, extra="ignore", strict=True):  # other keys of the data set are ignored
+    pass
 
 
 class _HubPaper(PaperRow, extra="ignore"):
@@ -67,13 +64,8 @@ class _HubRow(_Part):
     evidence: Annotated[list[_HubEvidence], Field(min_length=1)]
 
 
-def read_data_set(
-    settings: HubSettings,
-    splits: SplitSettings,
-    bounds: ProblemBounds,
-    progress: OnProgress | None = None,
-) -> Found:
-    """Problems of the data set in their splits, and all rejected rows.
+def read_data_set(settings: HubSettings) -> Iterator[Draft]:
+    """Drafts of the rows of the data set.
 
     Raises:
         SourceError: the data set does not exist, is not accessible, or has other columns.
@@ -87,35 +79,30 @@ def read_data_set(
             f"{', '.join(map(repr, table.column_names))}. Set prepare.hub.name to a data set of "
             "the form of alphaXiv/multi-paper-synthetic, see docs/own_data.md."
         )
-    rows = enumerate(table.select_columns(list(COLUMNS)), 1)
     name = Path(settings.name).name
-    drafts = ((f"{name}:{number}", _draft(f"{name}:{number}", data)) for number, data in rows)
-    return complete_all(drafts, splits, bounds, progress)
+    for number, data in enumerate(table.select_columns(list(COLUMNS)), 1):
+        yield _draft(f"{name}:{number}", data)
 
 
-def _draft(row: str, data: dict[str, Any]) -> ProblemDraft | list[Rejected]:
+def _draft(row: str, data: dict[str, Any]) -> Draft:
     """The row with its types checked, or its faults."""
-    values = dict(data)
     for name in COLUMNS[1:]:
-        if isinstance(values[name], str):
+        if isinstance(data[name], str):
             try:
-                values[name] = parse_json(values[name])
-            except ValueError as error:
-                return [Rejected(row, name, str(error), f"write {name} as a JSON list")]
+                data[name] = parse_json(data[name])
+            except RowFault as error:
+                fault = Rejected(row, name, str(error), f"write {name} as a JSON list")
+                return Draft(row, faults=[fault])
     try:
-        parsed = _HubRow.model_validate(values)
+        parsed = _HubRow.model_validate(data)
     except ValidationError as error:
-        return faults(row, error, lambda path: COLUMNS)
-    return ProblemDraft(
-        row=row,
-        question=parsed.question,
-        papers=[paper.paper() for paper in parsed.papers],
-        facts=[
-            [Place(f"evidence[{i}].selections[{j}]", one.paperId, selection.text)]
-            for i, one in enumerate(parsed.evidence)
-            for j, selection in enumerate(one.selections)
-        ],
-    )
+        return Draft(row, faults=faults(row, error))
+    facts = [
+        [Place(f"evidence[{i}].selections[{j}]", one.paperId, selection.text)]
+        for i, one in enumerate(parsed.evidence)
+        for j, selection in enumerate(one.selections)
+    ]
+    return Draft(row, parsed.question, [paper.paper() for paper in parsed.papers], facts)
 
 
 def load(settings: HubSettings) -> Dataset:
@@ -127,23 +114,23 @@ def load(settings: HubSettings) -> Dataset:
     """
     for name, value in _TELEMETRY_OFF.items():  # read when `datasets` is imported, below
         os.environ.setdefault(name, value)
-    path = Path(settings.name)
+    import datasets
+
+    datasets.disable_progress_bars()
+    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # errors are reported below
+    path, name = Path(settings.name), settings.name
+    # Always read local files again: the client's cache identifies one by its name and time.
+    there: dict[str, Any] = {"path": name, "download_mode": "force_redownload"}
     if path.is_file():
-        form = _FORMATS.get(path.suffix.lower())
-        if form is None:
+        if path.suffix.lower() not in _FORMATS:
             formats = ", ".join(_FORMATS)
             raise SourceError(f"{path}: is not a {formats} file. Correct prepare.hub.name.")
-        return _local(settings, path=form, data_files={_SPLIT: str(path)})
-    if path.is_dir():
-        return _local(settings, path=str(path))
-    if path.is_absolute() or settings.name.startswith(".") or settings.name.count("/") > 1:
-        raise SourceError(f"{path}: does not exist. Correct prepare.hub.name.")
-    return _open(settings, path=settings.name, revision=settings.revision, token=_token())
-
-
-def _local(settings: HubSettings, **arguments: Any) -> Dataset:
-    # Always read again: the client's cache identifies a file only by its name and time.
-    return _open(settings, download_mode="force_redownload", **arguments)
+        there |= {"path": _FORMATS[path.suffix.lower()], "data_files": {_SPLIT: name}}
+    elif not path.is_dir():
+        if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
+            raise SourceError(f"{path}: does not exist. Correct prepare.hub.name.")
+        there = {"path": name, "revision": settings.revision, "token": _token()}
+    return _call(settings, datasets.load_dataset, split=_SPLIT, **there)
 
 
 def _token() -> str | Literal[False]:
@@ -161,14 +148,6 @@ def commit(settings: HubSettings) -> str:
 
     read_info = partial(HfApi().dataset_info, timeout=_LIMIT_S, token=_token())
     return str(_call(settings, read_info, settings.name, revision=settings.revision).sha)
-
-
-def _open(settings: HubSettings, **arguments: Any) -> Dataset:
-    import datasets
-
-    datasets.disable_progress_bars()
-    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # errors are reported below
-    return _call(settings, datasets.load_dataset, split=_SPLIT, **arguments)
 
 
 def _call(settings: HubSettings, call: Callable[..., T], *arguments: Any, **named: Any) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import resource
 import signal
 import subprocess
@@ -16,10 +17,10 @@ import sys
 import time
 import weakref
 from contextlib import suppress
+from html.parser import HTMLParser
 from pathlib import Path
 
-from tasks.data.source import RowFault
-from tasks.data.web import text_of
+from tasks.data.rows import RowFault
 
 CPU_S = 60
 """CPU seconds for one file."""
@@ -91,33 +92,90 @@ def _pdf(path: Path, max_chars: int) -> str:
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # errors are reported below
     pages: list[str] = []
-    chars = 0
     try:
         with PdfReader(path) as reader:
             if reader.is_encrypted and not reader.decrypt(""):
                 raise RowFault("it is encrypted", "save it without a password")
             for page in reader.pages:
                 pages.append(page.extract_text())
-                chars += len(pages[-1])
-                if chars > max_chars:
+                if sum(map(len, pages)) > max_chars:
                     break
     except (RowFault, OSError, MemoryError):
         raise
     except (FileNotDecryptedError, DependencyError):
         raise RowFault("it is encrypted", "save it without a password") from None
     except Exception as error:  # a broken file can raise anything in the parser
-        raise RowFault(
-            f"it is not a complete PDF ({type(error).__name__})", "save it again"
-        ) from None
+        reason = f"it is not a complete PDF ({type(error).__name__})"
+        raise RowFault(reason, "save it again") from None
     text = "\n\n".join(pages).encode("utf-8", "replace").decode().replace("\0", " ")
     if not text.strip():
-        raise RowFault(
-            f"none of its {len(pages)} pages contains text, perhaps only scans"
-            if pages
-            else "it has no pages",
-            "run OCR over it and save the result",
-        )
+        reason = f"none of its {len(pages)} pages contains text, perhaps only scans"
+        raise RowFault(reason, "run OCR over it and save the result")
     return text
+
+
+_HIDDEN = {"script", "style", "template", "noscript", "svg", "head", "select", "button"}
+_INLINE = {
+    *("a", "abbr", "b", "bdi", "bdo", "cite", "code", "data", "dfn", "em", "font", "i", "img"),
+    *("ins", "del", "kbd", "label", "mark", "q", "s", "samp", "small", "span", "strong", "sub"),
+    *("sup", "time", "tt", "u", "var", "wbr"),
+}
+"""Elements within a line; any other starts and ends a block."""
+_INDENTED = "\n    "
+_STARTS = {"pre": f"\n{_INDENTED}", **{f"h{n}": f"\n\n{'#' * n} " for n in range(1, 7)}}
+_BREAKS = {"br": "\n", "tr": "\n", "td": " ", "th": " "}
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self._hidden: list[str] = []
+        self._verbatim = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _HIDDEN:
+            self._hidden.append(tag)
+        elif tag == "body":
+            self._hidden.clear()  # a head that was not closed
+        elif tag == "pre":
+            self._verbatim += 1
+        if tag not in _INLINE:
+            self.parts.append(_BREAKS.get(tag) or _STARTS.get(tag, "\n\n"))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._hidden:
+            del self._hidden[self._hidden.index(tag) :]
+        elif tag == "pre":
+            self._verbatim = max(0, self._verbatim - 1)
+        if tag not in _INLINE:
+            self.parts.append(_BREAKS.get(tag, "\n\n"))
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            verbatim = data.replace("\n", _INDENTED)
+            self.parts.append(verbatim if self._verbatim else re.sub(r"\s+", " ", data))
+
+
+def text_of(page: str) -> str:
+    """Visible text of a page, with a blank line between two blocks.
+
+    Raises:
+        RowFault: a declaration is broken.
+    """
+    reader = _Reader()
+    try:
+        reader.feed(page)
+        reader.close()
+    except AssertionError:  # of the standard library's parser
+        raise RowFault("it is not HTML that can be read", "save it again") from None
+    cleaned = [
+        line.rstrip()
+        if line.startswith(_INDENTED[1:])
+        else re.sub(r"[ \t\u00a0]+", " ", line).strip()
+        for line in "".join(reader.parts).splitlines()
+    ]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(cleaned)).strip("\n")
 
 
 def _answer(name: str, max_chars: int, cpu_s: int, memory_mb: int) -> tuple[str, ...]:

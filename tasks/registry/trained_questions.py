@@ -4,7 +4,7 @@ A user's own problems change between retrainings, and the hash of a collection m
 questions of a champion's training into the test split. The list is empty for synthetic problems,
 because each retraining generates others. `register` stores the list with the version and
 `warm_start.py` with the base. `flows/retrain.py` passes it to `prepare`, where
-`tasks/data/splits.py` applies it.
+`tasks/data/split.py` applies it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pandas as pd
 
 from tasks import paths
 from tasks.config.params import Params
-from tasks.data.splits import question_key
+from tasks.data.texts import question_key
 from tasks.io import write_json
 
 NAME = "trained.json"

@@ -16,7 +16,7 @@ from env.problems.schema import from_row, to_row
 from tasks import audit, paths, prepare
 from tasks.config.params import Params
 from tasks.config.settings import AuditSettings
-from tasks.data.source import Found
+from tasks.data.rows import Found
 from tasks.errors import StageError
 from tasks.reporting.html import problems_page
 

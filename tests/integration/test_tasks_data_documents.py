@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from helpers.own_problems import read_own
 from matplotlib import rc_context
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
@@ -18,13 +19,9 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
 from env.errors import SourceError
-from env.problems.schema import Paper
-from tasks.data import files, parsing
+from tasks.data import parsing
 from tasks.data.documents import Documents
-from tasks.data.settings import FilesSettings, SplitSettings
-from tasks.data.source import Found, ProblemBounds, Rejected
-
-BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=2000, max_papers=8, max_gold_papers=4)
+from tasks.data.rows import Found, Rejected
 
 
 @cache
@@ -57,12 +54,6 @@ def encrypted(password: str) -> bytes:
     return out.getvalue()
 
 
-def without_pages() -> bytes:
-    out = BytesIO()
-    PdfWriter().write(out)
-    return out.getvalue()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     place = tmp_path / "docs"
@@ -85,28 +76,23 @@ def documents(folder: Path) -> Documents:
 def read(folder: Path, rows: list[dict[str, Any]]) -> Found:
     path = folder.parent / "problems.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    settings = FilesSettings(path=str(path), documents=str(folder))
-    return files.read_problem_file(settings, SplitSettings(), BOUNDS)
+    return read_own(path=path, documents=folder)
 
 
 def question(quote: str, document: str, **more: Any) -> dict[str, Any]:
-    return {
-        "question": f"{quote[:5]}?",
-        "evidence": [{"document": document, "quote": quote}],
-        **more,
-    }
+    evidence = [{"document": document, "quote": quote}]
+    return {"question": f"{quote[:5]}?", "evidence": evidence, **more}
 
 
 def test_each_kind_becomes_a_paper(folder: Path) -> None:
-    papers = [documents(folder).get(name) for name in documents(folder).names()]
-    assert all(isinstance(paper, Paper) for paper in papers)
-    assert [(paper.paper_id, paper.title) for paper in papers if isinstance(paper, Paper)] == [
+    papers = documents(folder).papers()
+    assert [(paper.paper_id, paper.title) for paper in papers] == [
         ("a.md", "The first"),
         ("c.rst", "Third"),
         ("d.pdf", "d"),
         ("deep/b.txt", "Beta scores 43 points"),
     ]
-    texts = {paper.paper_id: paper.text for paper in papers if isinstance(paper, Paper)}
+    texts = {paper.paper_id: paper.text for paper in papers}
     assert texts["deep/b.txt"] == "Beta scores 43 points\nin all.\n"
     assert texts["d.pdf"] == "Delta scores 45 points in all.\n\nA second page."
 
@@ -116,9 +102,9 @@ def test_documents_that_cannot_be_read_cost_only_the_rows_that_name_them(folder,
     broken = {
         "encrypted.pdf": (encrypted("secret"), "encrypted"),
         "blank.pdf": (pdf(""), "none of its 1 pages contains text"),
-        "no pages.pdf": (without_pages(), "no pages"),
         "web page.pdf": (b"<html>not found</html>", "not a complete PDF"),
         "empty.md": (b"", "no text"),
+        "broken.html": (b"<p>Text.</p><![<!", "not HTML"),
         "latin.txt": ("für".encode("latin-1"), "not valid UTF-8"),
         "zero.txt": (b"a\0b", "NUL"),
         "long.txt": (b"x" * 2001, "2,001 characters"),
@@ -168,18 +154,13 @@ def test_what_is_no_plain_file_is_told(folder: Path) -> None:
     assert found.reason == "it is not a regular file"
 
 
-def test_a_wrong_parent_folder_is_told(folder: Path) -> None:
-    quoted = question("Alpha scores 42 points in all.", f"{folder.name}/a.md")
-    found = read(folder, [{**quoted, "documents": [name]} for name in (folder.name, "x" * 300)])
-    fault, _ = found.rejected
-    assert fault.reason.endswith(f"it is not in {folder}")
-    assert fault.remedy == f"name the folder that holds {folder.name}: {folder.parent}"
-
-
-def test_a_missing_document_hides_no_wrong_quote(folder: Path) -> None:
-    quoted = question("Alpha scores 43 points in all.", "a.md", documents=["a.md", "y.md"])
-    found = read(folder, [quoted])
-    assert [fault.field for fault in found.rejected] == ["documents[1]", "evidence[0].quote"]
+def test_a_wrong_parent_folder_is_told_and_hides_no_wrong_quote(folder: Path) -> None:
+    quoted = question("Alpha scores 43 points in all.", "a.md")
+    wrong = (f"{folder.name}/a.md", "x" * 300)
+    found = read(folder, [{**quoted, "documents": ["a.md", name]} for name in wrong])
+    assert [fault.field for fault in found.rejected] == ["documents[1]", "evidence[0].quote"] * 2
+    assert found.rejected[0].reason.endswith(f"it is not in {folder}")
+    assert found.rejected[0].remedy.endswith(f"that holds {folder.name}: {folder.parent}")
 
 
 def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
@@ -188,13 +169,6 @@ def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="contains no readable document"):
         read(tmp_path / "empty", [question("Alpha scores 42 points.", "a.md")])
-
-
-def test_a_broken_declaration_is_a_fault_of_its_document(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text("<p>Text.</p><![<!")
-    found = Documents(tmp_path, 1000).get("a.html")
-    assert isinstance(found, Rejected)
-    assert "not HTML" in found.reason
 
 
 def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
@@ -211,11 +185,9 @@ def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
     monkeypatch.setattr(parsing, "CPU_S", 1)
     monkeypatch.setattr(parsing, "MEMORY_MB", 120)
     read = Documents(folder, max_chars=2000)
-    found = [read.get(name) for name in hostile]
-    reasons = [one.reason for one in found if isinstance(one, Rejected)]
-    assert reasons == ["reading it takes more than 1 s of a processor or 120 MB"] * 3
-    texts = [found.text for n in ("3.html", "d.pdf") if isinstance(found := read.get(n), Paper)]
-    assert texts == [
+    for name in hostile:
+        assert "reading it takes more than 1 s of a processor or 120 MB" in str(read.get(name))
+    assert [paper.text for paper in read.papers(["3.html", "d.pdf"])] == [
         "# Kind\n\nEpsilon scores 46 points.",
         "Delta scores 45 points in all.\n\nA second page.",
     ]
@@ -225,7 +197,7 @@ def test_one_child_reads_a_folder_and_ends_with_it(folder: Path) -> None:
     for number in range(9):
         (folder / f"{number}.html").write_text(f"<p>Page {number}.")
     before, read = set(psutil.Process().children()), documents(folder)
-    assert all(isinstance(read.get(name), Paper) for name in read.names())
+    assert len(read.papers()) == len(read.names()) > 9
     (child,) = set(psutil.Process().children()) - before
     del read
     assert not child.is_running()

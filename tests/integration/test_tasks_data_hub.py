@@ -14,31 +14,26 @@ import pandas as pd
 import pytest
 from helpers.space_hub import SHA, TOKEN, serve_spaces
 
+from tasks import prepare
 from tasks.data import hub
+from tasks.data.rows import Found, ProblemBounds
 from tasks.data.settings import HubSettings, SplitSettings
-from tasks.data.source import Found, ProblemBounds
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=1000, max_papers=8, max_gold_papers=8)
 
 
 def row(topic: str, gold: int = 1) -> dict[str, Any]:
-    """A question about `gold` of four papers, in the data set's own form."""
+    """A question about `gold` of five papers, in the data set's own form."""
     sentence = f"{topic} was seen in {topic}land"
-    papers = [
-        {
-            "paperId": f"{topic}-{i}",
-            "title": f"On {topic}",
-            "abstract": "short",
-            "text": f"Preface of {topic} number {i} here.\n{sentence} {i}\ntimes. The end.",
-        }
-        for i in range(5)
-    ]
-    evidence = [
-        {"paperId": f"{topic}-{i}", "selections": [{"text": f"{sentence} {i} times."}]}
-        for i in range(gold)
-    ]
-    lists = {"papers": json.dumps(papers), "evidence": json.dumps(evidence)}
+    papers, evidence = [], []
+    for i in range(5):
+        text = f"Preface of {topic} number {i} here.\n{sentence} {i}\ntimes. The end."
+        about = {"title": f"On {topic}", "abstract": "short", "text": text}
+        papers.append({"paperId": f"{topic}-{i}", **about})
+        selections = [{"text": f"{sentence} {i} times."}]
+        evidence.append({"paperId": f"{topic}-{i}", "selections": selections})
+    lists = {"papers": json.dumps(papers), "evidence": json.dumps(evidence[:gold])}
     return {"question": f"Where was {topic} seen?", **lists}
 
 
@@ -51,14 +46,11 @@ def jsonl(rows: list[dict[str, Any]]) -> bytes:
 
 
 DATA: dict[str, dict[str, bytes]] = {
-    "org/good": {"data.jsonl": jsonl(ROWS), "README.md": b"---\nlicense: mit\n---\n"},
-    **{
-        f"org/{name}": {"data.jsonl": jsonl(ROWS)}
-        for name in ("gated", "gated-opened", "flaky", "commit-flaky", "down", "commit-down")
-    },
     "org/empty": {"README.md": b"---\nlicense: mit\n---\n"},
     "org/garbage": {"data.jsonl": b'{"question": \n\xff'},
 }
+for name in ("good", "gated", "gated-opened", "flaky", "commit-flaky", "down", "commit-down"):
+    DATA[f"org/{name}"] = {"data.jsonl": jsonl(ROWS)}
 
 # HF_ENDPOINT is read when the client is imported: each process knows one Hub.
 CODE = """
@@ -67,45 +59,45 @@ from env.errors import SourceError
 from tasks.data import hub
 from tasks.data.settings import HubSettings
 time.sleep = lambda seconds: None
-for function, settings, token in json.load(sys.stdin):
+for function, name, token, revision in json.load(sys.stdin):
     os.environ["HF_TOKEN"] = token
     try:
-        found = getattr(hub, function)(HubSettings(**settings))
-        told = ["commit", found] if isinstance(found, str) else ["rows", found.num_rows]
+        found = getattr(hub, function)(HubSettings(name=f"org/{name}", revision=revision))
+        told = ["commit", found] if isinstance(found, str) else ["rows", str(found.num_rows)]
     except SourceError as error:
         told = [type(error).__name__, str(error)]
     print("=>", json.dumps(told))
 """
 
-
-def case(name: str, function: str = "load", token: str = "", **settings: str) -> list[Any]:
-    """Function of `tasks.data.hub`, its settings and the token of the environment."""
-    return [function, {"name": f"org/{name}", **settings}, token]
-
-
 CASES = {
-    **{name: case(name) for name in ("good", "flaky", "gated", "absent", "empty", "garbage")},
-    "down": case("down"),
-    "revision": case("good", revision="v9"),
-    "commit of good": case("good", "commit"),
-    "commit of flaky": case("commit-flaky", "commit"),
-    "commit of absent": case("absent", "commit"),
-    "commit of revision": case("good", "commit", revision="v9"),
-    "commit of down": case("commit-down", "commit"),
-    "gated with token": case("gated-opened", token=TOKEN),
-    "absent with token": case("absent-with-token", token=TOKEN),
+    # (function of `tasks.data.hub`, name, token, revision): what it gives, and a part of it
+    ("load", "good", "", None): ("rows", "4"),
+    ("load", "flaky", "", None): ("rows", "4"),
+    ("load", "gated-opened", TOKEN, None): ("rows", "4"),
+    ("load", "gated", "", None): ("SourceError", "HF_TOKEN, which is not set"),
+    ("load", "absent", "", None): ("SourceError", "doesn't exist on the Hub"),
+    ("load", "absent-with-token", TOKEN, None): ("SourceError", "HF_TOKEN, which is set"),
+    ("load", "empty", "", None): ("SourceError", "doesn't contain any data files"),
+    ("load", "garbage", "", None): ("SourceError", "JSON parse error"),
+    ("load", "good", "", "v9"): ("SourceError", "v9"),
+    ("load", "down", "", None): ("SourceUnreachable", "503"),
+    ("commit", "good", "", None): ("commit", SHA),
+    ("commit", "commit-flaky", "", None): ("commit", SHA),
+    ("commit", "absent", "", None): ("SourceError", "HF_TOKEN"),
+    ("commit", "good", "", "v9"): ("SourceError", "HF_TOKEN"),
+    ("commit", "commit-down", "", None): ("SourceUnreachable", "503"),
 }
 
 
 class Told(NamedTuple):
-    answers: dict[str, Any]
+    answers: dict[tuple[Any, ...], tuple[str, str]]
     output: str
     shown: list[tuple[str, str | None]]
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """Result of the client for each case, in a process of its own."""
+    """Result of the real client for each case, in a process of its own."""
     with serve_spaces(tmp_path_factory.mktemp("hub")) as server:
         for name, files in DATA.items():
             server.add("dataset", name, files, gated="gated" in name)
@@ -113,15 +105,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
             server.faults[f"/api/datasets/org/{name}"] = [503, 503]
         for name in ("down", "commit-down"):
             server.faults[f"/api/datasets/org/{name}"] = ["always", 503]
+        plain = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+        home = str(tmp_path_factory.mktemp("hf"))
         done = subprocess.run(
             [sys.executable, "-c", CODE],
-            input=json.dumps(list(CASES.values())),
-            env={
-                **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
-                "HF_ENDPOINT": server.url,
-                "HF_HOME": str(tmp_path_factory.mktemp("hf")),
-                "PYTHONPATH": str(ROOT),
-            },
+            input=json.dumps(list(CASES)),
+            env={**plain, "HF_ENDPOINT": server.url, "HF_HOME": home, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=120,
@@ -132,53 +121,26 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(answers, done.stdout + done.stderr, server.shown)
 
 
-@pytest.mark.parametrize("case", ["good", "flaky"])
-def test_the_real_client_reads_a_data_set_from_a_hub(told: Told, case: str) -> None:
-    assert told.answers[case] == ["rows", len(ROWS)]
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_the_client_reads_or_gives_one_clear_message(told: Told, case: tuple[Any, ...]) -> None:
+    kind, word = CASES[case]
+    assert told.answers[case][0] == kind
+    assert word in told.answers[case][1]
+    assert "\n" not in told.answers[case][1]
 
 
-@pytest.mark.parametrize(
-    ("case", "kind", "word"),
-    [
-        ("absent", "SourceError", "doesn't exist on the Hub"),
-        ("gated", "SourceError", "HF_TOKEN, which is not set"),
-        ("empty", "SourceError", "doesn't contain any data files"),
-        ("garbage", "SourceError", "JSON parse error"),
-        ("revision", "SourceError", "v9"),
-        ("down", "SourceUnreachable", "503"),
-    ],
-)
-def test_what_the_hub_refuses_is_one_clear_message(
-    told: Told, case: str, kind: str, word: str
-) -> None:
-    found, message = told.answers[case]
-    assert found == kind
-    assert word in message
-    assert "\n" not in message
-
-
-def test_the_token_of_the_environment_opens_a_gated_data_set_and_is_never_told(told: Told) -> None:
-    names = [settings["name"] for _, settings, token in CASES.values() if token]
+def test_the_token_is_sent_and_never_told(told: Told) -> None:
+    names = [name for _, name, token, _ in CASES if token]
     sent = {token for path, token in told.shown if any(name in path for name in names)}
     assert sent == {f"Bearer {TOKEN}"}
-    assert told.answers["gated with token"] == ["rows", len(ROWS)]
-    assert "HF_TOKEN, which is set" in told.answers["absent with token"][1]
     assert TOKEN not in told.output
-
-
-def test_a_revision_stands_for_a_commit(told: Told) -> None:
-    answers = {name: told.answers[f"commit of {name}"] for name in ("good", "flaky", "absent")}
-    assert answers["good"] == answers["flaky"] == ["commit", SHA]
-    assert answers["absent"][0] == told.answers["commit of revision"][0] == "SourceError"
-    assert told.answers["commit of down"][0] == "SourceUnreachable"
 
 
 # --- a local file or folder of the same form ---
 
 
 def read(path: Path) -> Found:
-    settings = HubSettings(name=str(path))
-    return hub.read_data_set(settings, SplitSettings(), BOUNDS)
+    return prepare.find(hub.read_data_set(HubSettings(name=str(path))), SplitSettings(), BOUNDS)
 
 
 @pytest.fixture(autouse=True)
@@ -189,13 +151,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frame = pd.DataFrame(rows)
     writers: dict[str, Callable[[], Any]] = {
         ".jsonl": lambda: path.write_bytes(jsonl(rows)),
         ".json": lambda: path.write_text(json.dumps(rows)),
-        ".parquet": lambda: frame.to_parquet(path),
-        ".csv": lambda: frame.to_csv(path, index=False),
+        ".parquet": lambda: pd.DataFrame(rows).to_parquet(path),
+        ".csv": lambda: pd.DataFrame(rows).to_csv(path, index=False),
     }
     writers[path.suffix]()
     return path
@@ -205,9 +165,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_a_local_file_gives_the_problems_of_the_data_set(tmp_path: Path, ending: str) -> None:
     found = read(write(tmp_path / f"data.{ending}", ROWS))
     assert found.rejected == []
-    assert [
-        (len(problem.evidence), problem.tier, problem.difficulty) for problem in found.problems
-    ] == [
+    assert [(len(one.evidence), one.tier, one.difficulty) for one in found.problems] == [
         (1, "singleton", "easy"),
         (2, "focused", "medium"),
         (3, "mid_range", "hard"),
@@ -237,9 +195,7 @@ UNKNOWN_PAPER = '[{"paperId": "Kalvot-9", "selections": [{"text": "Preface of Ka
         ({"question": " "}, "question", "white space"),
     ],
 )
-def test_a_broken_row_is_rejected_alone(
-    tmp_path: Path, change: dict[str, Any], field: str, word: str
-) -> None:
+def test_a_broken_row_is_rejected_alone(tmp_path, change, field, word):
     rows = [ROWS[1], {**ROWS[0], **change}, *ROWS[2:]]
     found = read(write(tmp_path / "data.jsonl", rows))
     (fault,) = found.rejected

@@ -23,7 +23,7 @@ from env.problems.store import ProblemStore
 from tasks import paths, warmstart, zeroshot
 from tasks.config import resolve
 from tasks.config.params import Params
-from tasks.data.splits import question_key
+from tasks.data.texts import question_key
 from tasks.errors import ConfigError, StageError
 from tasks.registry import trained_questions, versions, warm_start
 

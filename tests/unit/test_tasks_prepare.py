@@ -8,17 +8,17 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.changed import write_params
+from helpers.changed import changed, write_params
 from helpers.recorder import Recorder
 
 from env.errors import SourceUnreachable
 from env.problems.fields import generate
-from env.problems.schema import CANDIDATES, COLUMNS, Fact, Problem, from_row
+from env.problems.schema import CANDIDATES, COLUMNS, Problem, from_row
 from flows import stages
 from tasks import paths, prepare
 from tasks.config import check, prepared
 from tasks.config.params import Params
-from tasks.data.source import Found, Rejected
+from tasks.data.rows import Found, Rejected
 from tasks.errors import ConfigError, StageError
 
 
@@ -62,20 +62,6 @@ def test_a_failed_run_leaves_the_old_data(place: Path) -> None:
     assert sorted(p.name for p in Path("data").iterdir()) == ["problems", "report.json"]
 
 
-def test_repeated_ids_and_questions_and_gold_that_cannot_be_found_are_rejected() -> None:
-    one, two, three = generate(settings().prepare.synthetic)[:3]
-    named = two.model_copy(update={"problem_id": one.problem_id})
-    again = two.model_copy(update={"question": one.question})
-    span = two.evidence[0].spans[0]
-    moved = span.model_copy(update={"start": span.start + 1})
-    bent = two.model_copy(update={"evidence": (Fact(fact_id="f1", spans=(moved,)),)})
-    found = prepare.accept([one, named, again, bent, three], 12)
-    assert found.problems == [one, three]
-    assert [fault.row for fault in found.rejected] == [one.problem_id] + [two.problem_id] * 2
-    assert [fault.field for fault in found.rejected][:2] == ["problem_id", "question"]
-    assert "is not the gold text" in found.rejected[2].reason
-
-
 # --- the sources hub and files ---
 
 
@@ -117,7 +103,7 @@ def test_too_many_rejected_rows_stop_the_stage_and_are_named(place, caplog, monk
     with pytest.raises(StageError) as caught:
         prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
     assert "6 of 10 rows were rejected" in str(caught.value)
-    assert "mine.jsonl:5: question: is the number 0" in str(caught.value)
+    assert "mine.jsonl:5: question: is 0, not text" in str(caught.value)
     assert not Path("data").exists()
     monkeypatch.setattr(prepare, "MAX_REJECTED", 0.6)
     prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
@@ -125,17 +111,12 @@ def test_too_many_rejected_rows_stop_the_stage_and_are_named(place, caplog, monk
 
 
 def test_headings_hide_no_rejected_questions(place: Path) -> None:
-    params = of_files([*map(own, TOPICS)])
-    with_headings = params.prepare.files.model_copy(update={"headings": "manual"})
-    prepared = params.prepare.model_copy(update={"files": with_headings})
-    found = prepare.read_source(params)
-    tested = found.problems[0].model_copy(update={"split": "test"})
-    made = [one.model_copy(update={"split": "train"}) for one in found.problems] * 9
+    params = changed(of_files([*map(own, TOPICS)]), prepare={"files": {"headings": "manual"}})
+    one = generate(settings().prepare.synthetic)[0]
+    found = [one.model_copy(update={"split": split}) for split in ("test", *["train"] * 36)]
     faults = [Rejected(f"mine.jsonl:{line}", "question", "is bad", "mend it") for line in "123"]
     with pytest.raises(StageError, match="3 of 4 rows were rejected"):
-        prepare.judge(
-            params.model_copy(update={"prepare": prepared}), Found([tested, *made], faults)
-        )
+        prepare.judge(params, Found(found, faults))
 
 
 def unreachable(*arguments: Any) -> None:
@@ -164,10 +145,10 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     paths.PREPARED.parent.mkdir()
     paths.PREPARED.write_text(json.dumps(report))
     prepared.require_current(params)
-    for changed in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "hub"}}):
+    for other in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "hub"}}):
         with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
-            prepared.require_current(check(changed, "test"))
-    write_params(check(changed, "test"))
+            prepared.require_current(check(other, "test"))
+    write_params(check(other, "test"))
     with pytest.raises(StageError, match="other settings"):
         stages.run_stage("validate")
     paths.PREPARED.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version

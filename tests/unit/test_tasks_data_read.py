@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.own_problems import read_own
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +17,7 @@ from env.prompts import cell_message
 from env.settings import LimitSettings
 from rewards.settings import RewardSettings
 from rewards.spans import locate, span_f1
-from tasks.data import files
-from tasks.data.settings import FilesSettings, SplitSettings
-from tasks.data.source import Found, ProblemBounds
+from tasks.data.rows import Found, ProblemBounds
 
 BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=1000, max_papers=4, max_gold_papers=2)
 REWARDS = RewardSettings()
@@ -27,33 +26,19 @@ TOPICS = ("Kalvot", "Mirbex", "Dorvek", "Jedgeb")
 
 def row(topic: str, **changes: Any) -> dict[str, Any]:
     """A good row: a question about three papers, its fact in the first one."""
-    papers = [
-        {
-            "paper_id": f"{topic}-{i}",
-            "text": f"{topic} scores {i}0 points on data set {topic}. End.",
-        }
-        for i in range(3)
-    ]
-    evidence = [
-        {"paper_id": f"{topic}-0", "quote": f"{topic} scores 00 points on data set {topic}."}
-    ]
+    facts = [f"{topic} scores {i}0 points on data set {topic}." for i in range(3)]
+    papers = [{"paper_id": f"{topic}-{i}", "text": f"{one} End."} for i, one in enumerate(facts)]
+    evidence = [{"paper_id": f"{topic}-0", "quote": facts[0]}]
     return {"question": f"What about {topic}?", "papers": papers, "evidence": evidence, **changes}
 
 
 GOOD = [row(topic) for topic in TOPICS]
 
 
-def read(path: Path, documents: Path | None = None, **settings: Any) -> Found:
-    named = FilesSettings(
-        path=str(path), documents=str(documents) if documents else None, **settings
-    )
-    return files.read_problem_file(named, SplitSettings(), BOUNDS)
-
-
-def write(path: Path, lines: list[bytes | dict[str, Any]]) -> Path:
+def read(path: Path, *lines: bytes | dict[str, Any]) -> Found:
     raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
-    path.write_bytes(b"\n".join(raw) + b"\n")
-    return path
+    (path / "problems.jsonl").write_bytes(b"\n".join(raw) + b"\n")
+    return read_own(BOUNDS, path=path / "problems.jsonl")
 
 
 def texts(problem: Problem) -> list[str]:
@@ -63,24 +48,25 @@ def texts(problem: Problem) -> list[str]:
 # --- good rows ---
 
 
-def test_good_rows_become_problems(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "problems.jsonl", [*GOOD]))
-    assert found.rejected == []
-    assert [problem.question for problem in found.problems] == [one["question"] for one in GOOD]
-    assert texts(found.problems[0]) == ["Kalvot scores 00 points on data set Kalvot."]
-    assert found.quotes.exact == 4
-
-
-def test_offsets_and_alternatives_are_evidence_as_well(tmp_path: Path) -> None:
+def test_rows_become_problems(tmp_path: Path) -> None:
     alternatives = [
         {"paper_id": "Kalvot-1", "start": 0, "end": 23},
         {"paper_id": "Kalvot-0", "quote": "Kalvot scores 00\n points on"},
     ]
-    one = row("Kalvot", evidence=[{"alternatives": alternatives}])
-    problem = read(write(tmp_path / "problems.jsonl", [one, *GOOD[1:]])).problems[0]
-    assert len(problem.evidence) == 1
-    assert texts(problem) == ["Kalvot scores 10 points", "Kalvot scores 00 points on"]
-    assert problem.tier == "focused"
+    first = row("Kalvot", evidence=[{"alternatives": alternatives}], split="test")
+    second = {**GOOD[1], "problem_id": "mine", "difficulty": "hard", "split": "train"}
+    others = [{**one, "split": "validation"} for one in GOOD[2:]]
+    found = read(tmp_path, first, second, *others)
+    assert found.rejected == []
+    assert [problem.question for problem in found.problems] == [one["question"] for one in GOOD]
+    one, two, *_ = found.problems
+    assert [texts(one), texts(two)] == [
+        ["Kalvot scores 10 points", "Kalvot scores 00 points on"],
+        ["Mirbex scores 00 points on data set Mirbex."],
+    ]
+    assert (len(one.evidence), one.tier, one.split) == (1, "focused", "test")
+    assert (two.problem_id, two.difficulty, two.split) == ("mine", "hard", "train")
+    assert (found.quotes.exact, found.quotes.normalised, found.quotes.offsets) == (3, 1, 1)
 
 
 def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_path: Path) -> None:
@@ -91,10 +77,8 @@ def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_p
         {"paper_id": "p", "quote": fact},
         {"paper_id": "p", "start": text.index(fact), "end": len(text)},
     ]
-    rows: list[Any] = [
-        row("Kalvot", question=f"{place}?", papers=papers, evidence=[place]) for place in places
-    ]
-    found = read(write(tmp_path / "problems.jsonl", [*rows, *GOOD]))
+    rows = [row("x", question=f"{one}?", papers=papers, evidence=[one]) for one in places]
+    found = read(tmp_path, *rows, *GOOD)
     for problem in found.problems[:2]:
         shown = cell_message(problem.texts["p"], 0, [], "", LimitSettings())
         quote = shown[shown.index("A turn") :]
@@ -103,29 +87,15 @@ def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_p
         assert span_f1(locate([quote], problem.texts, REWARDS).retrieved, problem.places).f1 == 1
 
 
-def test_a_row_may_name_its_id_its_collection_and_its_difficulty(tmp_path: Path) -> None:
-    named = row("Kalvot", problem_id="mine", collection_id="g", difficulty="hard")
-    problem = read(write(tmp_path / "problems.jsonl", [named, *GOOD[1:]])).problems[0]
-    assert (problem.problem_id, problem.difficulty) == ("mine", "hard")
-
-
-def test_splits_that_all_rows_name_are_kept(tmp_path: Path) -> None:
-    wanted = ["test", "train", "test", "validation"]
-    rows: list[Any] = [{**one, "split": split} for one, split in zip(GOOD, wanted, strict=True)]
-    found = read(write(tmp_path / "problems.jsonl", rows))
-    assert [problem.split for problem in found.problems] == wanted
-
-
 # --- broken rows: each is rejected alone ---
 
 PAPERS = GOOD[1]["papers"]
 QUOTE = GOOD[1]["evidence"][0]
-TWICE = (
-    "By now we know for certain that the first sample was lost on its way to us. "
-    "By now we know for certain that the third sample was lost on its way to us."
+TWICE = "".join(
+    f"By now we know for certain that the {which} sample was lost on its way to us. "
+    for which in ("first", "third")
 )
-AMBIGUOUS = {"paper_id": "a", "quote": "for certain that the sample was lost on its way to us."}
-EVERYWHERE = [{"paper_id": "a", "text": "x" * 990}]
+AMBIGUOUS = "for certain that the sample was lost on its way to us."
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -148,72 +118,56 @@ def about(**item: Any) -> dict[str, Any]:
     return evidence(paper_id="Mirbex-0", **item)
 
 
-def offsets(start: Any, end: Any) -> dict[str, Any]:
-    return about(start=start, end=end)
+def inside(text: str, **item: Any) -> dict[str, Any]:
+    return changed(papers=[{"paper_id": "a", "text": text}], evidence=[{"paper_id": "a", **item}])
 
 
 GOLD_IN_ALL = [{"paper_id": p["paper_id"], "quote": p["text"]} for p in PAPERS]
 MANY = [{**PAPERS[0], "paper_id": f"p{i}", "text": f"{i} {PAPERS[0]['text']}"} for i in range(5)]
 LINE = json.dumps(GOOD[1]).encode()
 WHOLE = "(whole row)"
+QUOTED = "evidence[0].quote"
+NUMBER = {"alternatives": [QUOTE, {"paper_id": "Mirbex-0", "quote": 3}]}
 
 BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
     # (line, field, a word of the reason)
     (b"question: what?", WHOLE, "not JSON"),
     (b"[1, 2]", WHOLE, "a list, not an object"),
-    (b"{}", WHOLE, "empty object"),
-    (LINE.replace(b"What", b"Wh\xe4t"), WHOLE, "not valid UTF-8"),
+    (LINE.replace(b"What", b"Wh\xe4t"), WHOLE, "'utf-8' codec"),
     (b'{"question": NaN}', WHOLE, "NaN"),
-    (b"[" * 100_000 + b"]" * 100_000, WHOLE, "too deep"),
-    (b'{"question": "' + b"x" * 1_100_000 + b'"}', WHOLE, "longer than 1 MB"),
-    (b'{"question": ' + b"1" * 9000 + b"}", WHOLE, "not readable JSON"),
+    (b"[" * 100_000 + b"]" * 100_000, WHOLE, "recursion"),
     (b'{"question": "a", "question": "b"}', WHOLE, "'question' twice"),
     (without("question"), "question", "missing"),
-    (changed(question=""), "question", "is empty text"),
+    (without("papers"), "papers", "missing"),
     (changed(question=" \n"), "question", "white space"),
-    (changed(question=None), "question", "null"),
+    (changed(question=None), "question", "null, not text"),
     (changed(question="a\0b"), "question", "NUL"),
     (changed(question="a\ud800"), "question", "surrogate"),
-    ({**without("question"), "question": "q", "evidnce": 1}, "evidnce", "did you mean 'evidence'"),
+    (changed(evidnce=1), "evidnce", "did you mean 'evidence'"),
     (changed(xyzzy=1), "xyzzy", "unknown key"),
     (changed(papers=MANY), "papers", "5 papers"),
     (changed(papers=[*PAPERS, PAPERS[0]]), "papers[3].paper_id", "already papers[0]"),
     (paper(text="x" * 1001), "papers[0].text", "1,001"),
     (paper(abstarct="a"), "papers[0].abstarct", "'abstract'"),
     (changed(evidence=[]), "evidence", "empty list"),
-    (changed(evidence=["here"]), "evidence[0]", "not an object"),
-    (
-        evidence(alternatives=[QUOTE, {"paper_id": "Mirbex-0", "quote": 3}]),
-        "evidence[0].alternatives[1].quote",
-        "the number 3",
-    ),
+    (changed(evidence=["here"]), "evidence[0]", '"here", not an object'),
+    (changed(evidence=[NUMBER]), "evidence[0].alternatives[1].quote", "3, not text"),
+    (about(alternatives=[QUOTE]), "evidence[0]", "other keys"),
     (evidence(paper_id="Mirbex-7", quote=QUOTE["quote"]), "evidence[0]", "did you mean 'Mirbex-"),
     (evidence(quote="x" * 20), "evidence[0]", "names no paper"),
     (evidence(paper_id="a", document="b", quote="x" * 20), "evidence[0]", "a paper and a document"),
     (about(), "evidence[0]", "neither a quote"),
     (about(quote="x" * 20, start=0, end=20), "evidence[0]", "and also start and end"),
     (about(start=0), "evidence[0]", "only one"),
-    (about(quote="Nobody ever wrote this."), "evidence[0].quote", "is not found"),
-    (
-        about(quote="scores 20 points on data set Mirbex. End."),
-        "evidence[0].quote",
-        "its numbers differ",
-    ),
-    (about(quote="Mirbex"), "evidence[0].quote", "6 characters"),
-    (
-        changed(papers=[{"paper_id": "a", "text": TWICE}], evidence=[AMBIGUOUS]),
-        "evidence[0].quote",
-        "ambiguous",
-    ),
-    (
-        changed(papers=EVERYWHERE, evidence=[{"paper_id": "a", "start": 0, "end": 12}]),
-        "evidence[0]",
-        "82 places",
-    ),
-    (offsets(30, 10), "evidence[0]", "30 is not before end 10"),
-    (offsets(0, 900), "evidence[0]", "900 exceeds"),
-    (offsets(-5, 20), "evidence[0].start", "below 0"),
-    (offsets(True, 20), "evidence[0].start", "true, not a whole"),
+    (about(quote="Nobody ever wrote this."), QUOTED, "is not found"),
+    (about(quote="scores 20 points on data set Mirbex. End."), QUOTED, "its numbers differ"),
+    (about(quote="Mirbex"), QUOTED, "6 characters"),
+    (inside(TWICE, quote=AMBIGUOUS), QUOTED, "ambiguous"),
+    (inside("x" * 990, start=0, end=12), "evidence[0]", "82 places"),
+    (about(start=30, end=10), "evidence[0]", "30 is not before end 10"),
+    (about(start=0, end=900), "evidence[0]", "900 exceeds"),
+    (about(start=-5, end=20), "evidence[0].start", "below 0"),
+    (about(start=True, end=20), "evidence[0].start", "true, not a whole"),
     (changed(evidence=GOLD_IN_ALL), "evidence", "3 papers"),
     (changed(split="trian"), "split", "did you mean 'train'"),
     (changed(documents=["a.md"]), "documents", "needs a folder"),
@@ -222,9 +176,8 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("line", "field", "word"), BROKEN, ids=[row[2] for row in BROKEN])
-def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.data.tables.MAX_MB", 1)
-    found = read(write(tmp_path / "problems.jsonl", [GOOD[0], line, *GOOD[2:]]))
+def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_path):
+    found = read(tmp_path, GOOD[0], line, *GOOD[2:])
     faults = {fault.field: fault for fault in found.rejected}
     assert {fault.row for fault in found.rejected} == {"problems.jsonl:2"}
     assert len(found.problems) == len(GOOD) - 1
@@ -233,19 +186,15 @@ def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_pa
 
 
 def test_a_split_in_some_rows_only_rejects_the_others(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "problems.jsonl", [GOOD[0], changed(split="train"), *GOOD[2:]]))
+    found = read(tmp_path, GOOD[0], changed(split="train"), *GOOD[2:])
     assert {fault.row[-1] for fault in found.rejected} == {"1", "3", "4"}
 
 
 def test_a_wrong_key_hides_no_wrong_quote(tmp_path: Path) -> None:
     quoted = [{"paper_id": "Mirbex-0", "quote": "Nothing like this is in the paper."}]
     bad = changed(splitt="train", difficulty="brutal", evidence=quoted)
-    found = read(write(tmp_path / "problems.jsonl", [GOOD[0], bad]))
-    assert {fault.field for fault in found.rejected} == {
-        "splitt",
-        "difficulty",
-        "evidence[0].quote",
-    }
+    found = read(tmp_path, GOOD[0], bad)
+    assert {fault.field for fault in found.rejected} == {"splitt", "difficulty", QUOTED}
     assert found.rejected_rows == 1
 
 
@@ -265,8 +214,7 @@ ANY = st.recursive(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_whatever_a_row_holds_it_is_rejected_in_printable_words(tmp_path, value, key):
-    rows: list[Any] = [GOOD[0], json.dumps(value).encode(), changed(**{key: value})]
-    found = read(write(tmp_path / "problems.jsonl", rows))
+    found = read(tmp_path, GOOD[0], json.dumps(value).encode(), changed(**{key: value}))
     assert GOOD[0]["question"] in [problem.question for problem in found.problems]
     for fault in found.rejected:
         assert str(fault).isprintable()
@@ -282,11 +230,10 @@ def test_whatever_a_row_holds_it_is_rejected_in_printable_words(tmp_path, value,
     [
         ("absent.jsonl", None, "does not exist"),
         (".", None, "is a folder"),
-        ("problems.csv", b"question\n", "is not .jsonl"),
+        ("problems.csv", b"question\n", "none of its 1 lines is a JSON value"),
         ("problems.jsonl", b"", "contains no row"),
-        ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "UTF-16"),
+        ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "in UTF-8"),
         ("problems.jsonl", b'{\n "question": "q"\n}', "without indentation"),
-        ("problems.jsonl", b"\xe4\xe4\xe4\n\xe4", "in UTF-8"),
     ],
 )
 def test_a_file_that_cannot_be_read_at_all_is_one_clear_error(tmp_path, name, content, word):
@@ -294,5 +241,5 @@ def test_a_file_that_cannot_be_read_at_all_is_one_clear_error(tmp_path, name, co
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(SourceError, match=word) as caught:
-        read(path)
+        read_own(BOUNDS, path=path)
     assert name in str(caught.value)

@@ -1,24 +1,17 @@
-"""Result types of the sources that `tasks/prepare.py` reads: problems and rejected rows.
+"""A row on its way to the data: a draft, then a candidate, then a problem; or its faults.
 
-The sources are `env/problems/fields.py`, `hub.py` and `files.py`. `drafts.py` makes problems of
-the rows that the last two read.
+`read.py` and `hub.py` make drafts, `place.py` makes candidates of them, and `split.py` problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
-from env.problems.schema import Problem, Split
+from env.problems.schema import Level, Paper, Problem, Split
 from env.settings import CHILD_CONTEXT_CHARS
-from tasks.data.align import Quotes
 
-OnProgress = Callable[[int], None]
-"""Called with the number of finished rows."""
-
-
-MAX_MB = 64
-"""Megabytes of one line or one document, so that reading one does not fill the memory."""
 MAX_TEXT_CHARS = CHILD_CONTEXT_CHARS
 """Characters of one paper: as many as a child may be given."""
 
@@ -32,7 +25,7 @@ class Rejected:
     """
 
     row: str
-    """Name of the row, such as `problems.jsonl:17`, or a problem's id."""
+    """Name of the row, such as `problems.jsonl:17`."""
     field: str
     """Path within the row, such as `papers[2].text`."""
     reason: str
@@ -40,7 +33,8 @@ class Rejected:
 
     def __post_init__(self) -> None:
         for name, text in vars(self).items():
-            object.__setattr__(self, name, "".join(map(_printable, text)))
+            shown = (char if char.isprintable() else ascii(char)[1:-1] for char in text)
+            object.__setattr__(self, name, "".join(shown))
 
     def __str__(self) -> str:
         return f"{self.row}: {self.field}: {self.reason}; {self.remedy}"
@@ -58,10 +52,6 @@ class RowFault(ValueError):
         return Rejected(row, field, str(self), self.remedy)
 
 
-def _printable(char: str) -> str:
-    return char if char.isprintable() else ascii(char)[1:-1]
-
-
 @dataclass(frozen=True)
 class ProblemBounds:
     """Limits of a problem from any source."""
@@ -77,6 +67,34 @@ class ProblemBounds:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Location of a fact as a row gives it: a quote, or characters [start, end)."""
+
+    field: str
+    paper_id: str
+    quote: str | None = None
+    start: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A row with valid types; each fact is a list of places, any of which is right."""
+
+    row: str
+    question: str = ""
+    papers: Sequence[Paper] = ()
+    facts: Sequence[Sequence[Place]] = ()
+    papers_field: str = "papers"
+    problem_id: str | None = None
+    collection_id: str | None = None
+    split: Split | None = None
+    difficulty: Level | None = None
+    faults: Sequence[Rejected] = ()
+    """Those that are known; the other parts of the row are still checked."""
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A problem without its final split."""
 
@@ -86,13 +104,26 @@ class Candidate:
     """Split that the row sets; None if it sets none."""
 
 
+@dataclass
+class Quotes:
+    """Numbers of quotes of a data set by how they were found, those of rejected rows included."""
+
+    exact: int = 0
+    normalised: int = 0
+    fuzzy: int = 0
+    offsets: int = 0
+    rejected: int = 0
+    lowest_similarity: float | None = None
+    """Lowest similarity of an accepted quote, 0 to 100; None without one."""
+
+
 @dataclass(frozen=True)
 class Found:
     """Content of a source."""
 
     problems: list[Problem] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
-    """All faults; a row may have several."""
+    """All faults in the order of the rows; a row may have several."""
     left_out: list[Rejected] = field(default_factory=list)
     """Unreadable documents of a folder; only the rows that quote one are rejected."""
     quotes: Quotes = field(default_factory=Quotes)
@@ -103,24 +134,6 @@ class Found:
         return len({fault.row for fault in self.rejected})
 
 
-def distinct(candidates: Iterable[Candidate]) -> tuple[list[Candidate], list[Rejected]]:
-    """Candidates without repetitions, of which the first stays, and the faults of the others."""
-    ids: dict[str, str] = {}
-    contents: dict[tuple[str, frozenset[str]], str] = {}
-    originals: list[Candidate] = []
-    rejected: list[Rejected] = []
-    for candidate in candidates:
-        row, problem = candidate.row, candidate.problem
-        content = (problem.question, frozenset(paper.text for paper in problem.papers))
-        if content in contents:
-            reason = f"repeats {contents[content]}: the same question about the same papers"
-            fix = "delete one of the two rows, or merge their evidence"
-            rejected.append(Rejected(row, "question", reason, fix))
-        elif problem.problem_id in ids:
-            reason = f"{problem.problem_id!r} is already used in {ids[problem.problem_id]}"
-            fix = "give each row a different id, or none"
-            rejected.append(Rejected(row, "problem_id", reason, fix))
-        else:
-            ids[problem.problem_id] = contents[content] = row
-            originals.append(candidate)
-    return originals, rejected
+def did_you_mean(wrong: str, names: Iterable[str]) -> str | None:
+    """The most similar known name; None if none is similar."""
+    return next(iter(get_close_matches(wrong, names, n=1)), None)

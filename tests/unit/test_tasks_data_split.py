@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from env.errors import SourceError
 from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import SPLITS, Problem, Split
-from tasks.data.links import collections, leaks, sentences
+from tasks.data.rows import Candidate
 from tasks.data.settings import SplitSettings
-from tasks.data.source import Candidate
-from tasks.data.splits import deal, question_key
+from tasks.data.split import collections, deal, leaks
+from tasks.data.texts import question_key, sentences
 
 SETTINGS = SplitSettings()
 
@@ -76,13 +76,11 @@ def test_related_problems_are_one_collection_and_leak_between_splits(kind: str) 
 
 
 def test_unrelated_problems_are_not() -> None:
-    few = text("x", 4) + "\n" + text("y", 6)
-    problems = [problem("one", few), problem("two", text("y", 12) + "\n" + text("z", 12))]
-    problems += [problem("three", question="Who scores 12?"), problem("four", question="Who wins?")]
-    assert leaks([*problems[:1], problems[1]], SplitSettings(similar_papers=0.7)) == []
-    assert collections(problems[2:], SETTINGS) == [0, 1]
-    split = [one.model_copy(update={"split": s}) for one, s in zip(many(3), SPLITS, strict=True)]
-    assert leaks(split, SETTINGS) == []
+    one = problem("one", text("x", 4) + "\n" + text("y", 6))
+    two = problem("two", text("y", 12) + "\n" + text("z", 12), split="test")
+    assert leaks([one, two], SplitSettings(similar_papers=0.7)) == []
+    asked = [problem("three", question="Who scores 12?"), problem("four", question="Who wins?")]
+    assert collections(asked, SETTINGS) == [0, 1]
 
 
 def test_relations_reach_over_any_number_of_steps() -> None:
@@ -97,12 +95,12 @@ WORDS = st.lists(st.integers(0, 9), min_size=0, max_size=6)
 @settings(max_examples=60, deadline=None)
 def test_no_pair_of_similar_papers_is_missed(drawn: list[list[int]], least: float) -> None:
     texts = [
-        f"An opening of its own: {i}.\n"
-        + "\n".join(f"A sentence of the kind {n}." for n in numbers)
-        for i, numbers in enumerate(drawn)
+        "\n".join(
+            [f"An opening of its own: {i}.", *(f"A sentence of the kind {n}." for n in kinds)]
+        )
+        for i, kinds in enumerate(drawn)
     ]
-    names = [chr(97 + i) * 9 for i in range(len(texts))]
-    problems = [problem(n, t) for n, t in zip(names, texts, strict=True)]
+    problems = [problem(chr(97 + i) * 9, one) for i, one in enumerate(texts)]
     sets = [sentences(one) for one in texts]
     for i, one in enumerate(sets):
         for j, two in enumerate(sets[:i]):
@@ -120,12 +118,14 @@ def test_the_synthetic_world_does_not_leak() -> None:
 # --- how collections fall ---
 
 
-def test_collections_fall_by_their_shares() -> None:
-    dealt, rejected = deal(candidates(many(600)), SETTINGS)
+def test_collections_fall_by_their_shares_and_a_further_row_moves_no_other() -> None:
+    problems = many(600)
+    dealt, rejected = deal(candidates(problems), SETTINGS)
     assert rejected == []
     counts = {split: sum(one.split == split for one in dealt) / 600 for split in SPLITS}
     assert counts["validation"] == pytest.approx(0.1, abs=0.04)
     assert counts["test"] == pytest.approx(0.2, abs=0.05)
+    assert deal(candidates(problems[:-1]), SETTINGS)[0] == dealt[:-1]
 
 
 def test_what_was_dealt_does_not_leak_and_a_collection_has_one_name() -> None:
@@ -136,11 +136,14 @@ def test_what_was_dealt_does_not_leak_and_a_collection_has_one_name() -> None:
     assert len({one.collection_id for one in dealt}) == len(set(collections(named, SETTINGS)))
 
 
-def test_a_further_row_moves_no_other_collection() -> None:
-    problems = many(60)
-    before, _ = deal(candidates(problems[:-1]), SETTINGS)
-    after, _ = deal(candidates(problems), SETTINGS)
-    assert after[:-1] == before
+def test_repeated_ids_and_questions_are_rejected() -> None:
+    one, two, *others = many(5)
+    again = two.model_copy(update={"question": one.question, "papers": one.papers})
+    named = two.model_copy(update={"problem_id": one.problem_id})
+    dealt, rejected = deal(candidates([one, again, named, *others]), SETTINGS)
+    assert [p.problem_id for p in dealt] == [p.problem_id for p in (one, *others)]
+    told = [(fault.row, fault.field) for fault in rejected]
+    assert told == [("f:2", "question"), ("f:3", "problem_id")]
 
 
 def test_what_was_trained_on_is_never_tested_when_its_collection_grows(tmp_path: Path) -> None:
@@ -149,10 +152,9 @@ def test_what_was_trained_on_is_never_tested_when_its_collection_grows(tmp_path:
     trained = {one.problem_id for one in before if one.split == "train"}
     # A further question about each paper; an id that comes first renames the collection.
     more = [
-        problem(
-            f"{one.problem_id[::-1]}", one.papers[0].text, question=f"More on {one.problem_id}?"
-        )
+        problem(name[::-1], one.papers[0].text, question=f"More on {name}?")
         for one in first
+        for name in [one.problem_id]
     ]
 
     def tested(settings: SplitSettings) -> set[str]:

@@ -1,0 +1,25 @@
+"""Problems of a user's own files and folders, read as the stage prepare does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tasks import prepare
+from tasks.data.read import read_files
+from tasks.data.rows import Found, ProblemBounds
+from tasks.data.settings import FilesSettings, SplitSettings
+
+BOUNDS = ProblemBounds(min_span_chars=12, max_text_chars=2000, max_papers=8, max_gold_papers=4)
+SPLITS = SplitSettings()
+
+
+def read_own(
+    bounds: ProblemBounds = BOUNDS,
+    splits: SplitSettings = SPLITS,
+    **files: object,
+) -> Found:
+    """Problems of `prepare.files`, whose values may be paths."""
+    texts = {name: None if value is None else str(value) for name, value in files.items()}
+    settings = FilesSettings.model_validate(texts)
+    drafts, left_out = read_files(settings, splits, bounds)
+    return replace(prepare.find(drafts, splits, bounds), left_out=left_out)
