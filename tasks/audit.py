@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from agent.evaluation.sizes import method_and_field, plain_f1
 from agent.evaluation.statistics import choose_problems
-from agent.policies import baselines
 from agent.policies.scripted import keyword, oracle, random_code
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
@@ -88,7 +88,7 @@ def check_reading(problems: Sequence[Problem], settings: SyntheticSettings) -> N
     """
     for level in settings.levels:
         scores = [
-            baselines.f1(problem, baselines.method_and_field(problem))
+            plain_f1(problem, method_and_field(problem))
             for problem in problems
             if problem.difficulty == level
         ]

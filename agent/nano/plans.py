@@ -14,10 +14,17 @@ Decisions are drawn separately, so that good ones are frequent alone and rare to
 
 Sentences are written here and not taken from problems: they hold no untaught name. Strangers are
 names of no lexicon. A reader says that it does not know them, or guesses any field.
+
+A sampling policy makes mistakes that no demonstration contains, and continues from an unseen state.
+So the examples contain two kinds of mistakes, and neither has a loss: a turn that is not valid
+Python, with the environment's error, before the correct turn (`with_slip`), and single wrong tokens
+within a turn (`examples.noisy`).
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -27,7 +34,7 @@ from agent.nano.tokenizer import Conversation
 from env import prompts
 from env.problems.fields import QUESTIONS
 from env.problems.lexicon import FIELDS, lexicon, untaught
-from env.problems.names import FACTS, SCORES
+from env.problems.names import COMMON, FACTS, SCORES
 from env.problems.settings import HITS
 from env.settings import LimitSettings
 
@@ -81,6 +88,10 @@ p = list(context.values())
 FINAL(rlm_query_batched(["{method} on {field}"] * len(p), p))"""
 _PAGE = 'print("\\n".join(q[:{size}]), len(q[{size}:]))\nq = q[{size}:]'
 _NAMES = 'print(*sorted({w.strip(".,") for t in s for w in t.split() if w[3:4] == "a"}))'
+
+_CODE = re.compile(r"```repl\n(.*)\n```", re.DOTALL)
+_PIECE = re.compile(r"\w+|\W")
+_TRIES = 8
 
 
 def block(code: str) -> str:
@@ -245,3 +256,53 @@ def _printed(text: str, new: Sequence[str]) -> dict[str, str]:
     cut = max(0, len(text) + 1 - limit)  # print adds a line break
     message = prompts.cell_message(text[:limit], cut, new, "", _LIMITS)
     return {"role": "user", "content": message}
+
+
+def with_slip(conversation: Conversation, rng: Random) -> tuple[Conversation, int | None]:
+    """Insert a broken attempt before one of the turns.
+
+    Returns:
+        The longer conversation and the index of the broken message. If no attempt is broken, the
+        conversation itself and None.
+    """
+    turns = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
+    at = rng.choice(turns)
+    for _ in range(_TRIES):
+        broken = _break(conversation[at]["content"], rng)
+        error = _error(broken)
+        if error is not None:
+            attempt = {"role": "assistant", "content": broken}
+            answer = {"role": "user", "content": error}
+            return [*conversation[:at], attempt, answer, *conversation[at:]], at
+    return conversation, None
+
+
+def _break(text: str, rng: Random) -> str:
+    """Drop or double a few pieces of a turn, or replace them by names or earlier pieces."""
+    match = _CODE.search(text)
+    pieces = _PIECE.findall(match.group(1) if match else text)
+    start = rng.randrange(len(pieces))
+    end = min(len(pieces), start + rng.randint(1, 8))
+    instead = rng.choice(
+        [
+            [],
+            pieces[start:end] * 2,
+            [rng.choice(COMMON) for _ in range(rng.randint(1, 4))],
+            pieces[max(0, start - 6) : start],
+        ]
+    )
+    return block("".join([*pieces[:start], *instead, *pieces[end:]]))
+
+
+def _error(text: str) -> str | None:
+    """The environment's error for a turn that is not valid Python; None for a valid one."""
+    match = _CODE.fullmatch(text)
+    if match is None:
+        return prompts.blocks_message(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            compile(match.group(1), "<cell>", "exec")
+    except SyntaxError as error:
+        return prompts.syntax_message(f"SyntaxError: {error.msg}")
+    return None

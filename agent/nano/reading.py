@@ -19,9 +19,9 @@ from agent.nano.plans import (
     draw_plan,
     forgetful,
     pick,
+    with_slip,
 )
 from agent.nano.settings import NanoSettings
-from agent.nano.slips import with_slip
 from agent.nano.tokenizer import Conversation, render
 from env.problems import names
 from env.problems.fields import BENCHMARK

@@ -128,7 +128,7 @@ def check(params: Params) -> None:
                 params.env.passage_chars,
             )
     if params.model.backend == "unsloth":
-        from agent.models.unsloth_loader import require_unsloth
+        from agent.demonstrations.unsloth_process import require_unsloth
 
         require_unsloth()
 
@@ -262,7 +262,7 @@ def play_all(
     params: Params, policy: Policy, conversations: Conversations, problems: Sequence[Problem]
 ) -> list[Trajectory]:
     """Episodes of the problems, with the token ids of the model that will be trained."""
-    from agent.demonstrations.tokenised import TokenisedPolicy
+    from agent.demonstrations.rows import TokenisedPolicy
     from tasks.deployment.environment import environment
 
     specs = [

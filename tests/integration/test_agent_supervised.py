@@ -10,8 +10,7 @@ import torch
 from helpers.random_model import flat, qwen, tokenizer
 
 from agent.demonstrations.demonstrator import Demonstrator
-from agent.demonstrations.rows import IGNORED, demonstration_rows, good_episodes
-from agent.demonstrations.tokenised import TokenisedPolicy
+from agent.demonstrations.rows import IGNORED, TokenisedPolicy, demonstration_rows, good_episodes
 from agent.errors import PolicyError
 from agent.policies.conversations import Conversations
 from agent.rollouts.engine import play

@@ -9,7 +9,7 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import CurriculumSettings, TrainSettings
 from agent.training.curriculum import Curriculum
-from agent.training.group_sampling import groups_for
+from agent.training.groups import groups_for
 
 LEVELS = ["easy", "medium", "hard"]
 AUTO = CurriculumSettings(mode="auto", window=2)
