@@ -134,11 +134,6 @@ def draw_plan(rng: Random) -> ReadingPlan:
     )
 
 
-def sentences_on(rng: Random, method: str, benchmarks: Sequence[str]) -> list[str]:
-    """A sentence on each benchmark, with a random wording and score."""
-    return [rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)) for name in benchmarks]
-
-
 def forgetful(talk: Conversation) -> list[Conversation]:
     """Each turn of a root's conversation, without the turns before it."""
     system, first, *turns = talk
@@ -147,12 +142,6 @@ def forgetful(talk: Conversation) -> list[Conversation]:
         [system, {**first, "content": content}, turn]
         for content, turn in zip(asked, turns[::2], strict=True)
     ]
-
-
-def reader_talk(sentences: Sequence[str], answer: str) -> Conversation:
-    """Conversation of a reader of these sentences."""
-    opening = prompts.llm_messages("compact", "\n".join(sentences))
-    return [*(m.model_dump() for m in opening), _written(answer)]
 
 
 class ReadingTalks:
@@ -174,14 +163,19 @@ class ReadingTalks:
         return "".join(f"{name} {field} " for name, field in zip(benchmarks, fields, strict=True))
 
     def sentences(self, rng: Random, method: str, count: int) -> list[tuple[str, str]]:
-        """Benchmarks and sentences about a method."""
+        """Benchmarks and sentences about a method, with random wordings and scores."""
         benchmarks = rng.sample(self.shown, count)
-        return list(zip(benchmarks, sentences_on(rng, method, benchmarks), strict=True))
+        return [
+            (name, rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)))
+            for name in benchmarks
+        ]
 
     def reader(self, rng: Random, method: str, count: int) -> Conversation:
         """Conversation of a reader of `count` sentences."""
         hits = self.sentences(rng, method, count)
-        return reader_talk([text for _, text in hits], self.answer(rng, [name for name, _ in hits]))
+        opening = prompts.llm_messages("compact", "\n".join(text for _, text in hits))
+        answer = self.answer(rng, [name for name, _ in hits])
+        return [*(m.model_dump() for m in opening), _written(answer)]
 
     def child(self, method: str, field: str, keep: Kept) -> Conversation:
         """Conversation of a child that has one paper read."""

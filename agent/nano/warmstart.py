@@ -12,19 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from agent.nano.examples import ExampleBatch
 from agent.nano.model import build_model
 from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoSettings
 from agent.nano.tokenizer import build_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 

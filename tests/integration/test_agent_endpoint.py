@@ -171,9 +171,10 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(url):
     assert "sesame" not in str(caught.value)
 
 
-def test_the_key_is_in_no_message(server):
+def test_the_key_is_in_no_message(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret\n")
     server.plan, server.error = [500, 400, 401], {"message": "key sk-secret is no good"}
-    policy = policy_of(server, api_key="sk-secret\n", attempts=1)
+    policy = policy_of(server, attempts=1)
     policy.act([ask(0, "abc")])
     messages = [policy.trouble]
     for _ in range(2):
