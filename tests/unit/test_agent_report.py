@@ -60,25 +60,11 @@ def test_a_row_has_all_tokens_and_a_success_where_an_answer_reaches_the_threshol
     assert [made[3][name] for name in report.SCORES] == [None] * len(report.SCORES)
 
 
-def test_a_void_counts_in_its_rate_and_in_no_mean() -> None:
-    played = rows("before", {"g1-easy-1": 0.6}) + rows("before", {"g2-easy-1": 0.0}, void="lost")
-    found = summary(played)
-    assert found["reward_mean"] == pytest.approx(0.6)
-    assert found["void_rate"] == pytest.approx(0.5)
-    assert found["stop_reasons"] == {"final": 1.0}
-
-
-def test_pairs_match_by_problem_and_mode_not_by_order() -> None:
-    before, after = rows("before", BEFORE), rows("after", AFTER)[::-1]
-    olds, news, collections = report.paired(before, after, "reward")
-    assert olds[:4] == list(BEFORE.values())
-    assert news[:4] == list(AFTER.values())
-    assert collections[:4] == ["g1", "g1", "g2", "g3"]
-
-
 def test_a_pair_with_a_void_on_one_side_is_left_out() -> None:
     before = rows("before", {"g1-easy-1": 0.2, "g2-easy-1": 0.2})
-    after = rows("after", {"g1-easy-1": 0.8}) + rows("after", {"g2-easy-1": 0.0}, void="lost")
+    after = rows("after", {"g2-easy-1": 0.0}, void="lost: it") + rows("after", {"g1-easy-1": 0.8})
+    assert summary(after)["voids"] == {"lost": 2}
+    assert (summary(after)["void_rate"], summary(after)["reward_mean"]) == (0.5, 0.8)
     found = report.compare(before, after, "reward", BOOTSTRAP)
     assert (found.before, found.after) == pytest.approx((0.2, 0.8))
     assert found.difference.mean == pytest.approx(0.6)
@@ -144,15 +130,6 @@ def test_an_improvement_from_0_has_no_percentage() -> None:
     )
     assert found["improvement_percent"] is None
     assert found["improvement"] == "Improvement: from 0 to 0.600"
-
-
-def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None:
-    played = [episode("g1-easy-1", 1.0), episode("g1-easy-2", 0.5), episode("g2-easy-1", 0.0)]
-    played[1].metrics = AnswerMetrics(precision=1, recall=1, f1=1, exact_match=True)
-    played[2].metrics = AnswerMetrics(precision=0, recall=0, f1=0)
-    found = summary([episode_row(one, "before", "greedy", 0) for one in played])
-    assert found["exact_match"] == 1.0  # the third was played before it was counted
-    assert found["paper_f1"] == 1.0
 
 
 # --- held-out problems during training
@@ -236,22 +213,8 @@ def test_a_model_gains_nothing_by_its_own_voids(voided, monkeypatch):
     assert found["voids_as_zero"] == lost > 0
     assert found["after"]["voids"] == {"near the limit": lost}
     assert found["after"]["void_rate"] == pytest.approx(lost / 120)
+    # As many voids on both sides are chance.
+    assert report.charge_surplus(cheat, cheat) is cheat
     # The control: without the rule it gains.
     monkeypatch.setattr(report, "charge_surplus", lambda before, after: after)
     assert measured(cheat)["after"]["reward_mean"] > honest["after"]["reward_mean"] + 0.05
-
-
-def test_as_many_voids_as_the_other_side_has_are_left_out() -> None:
-    before, after = rows("before", BEFORE), rows("after", AFTER)
-    assert report.charge_surplus(before, after) is after
-    one, other = ([without_scores(side[0]), *side[1:]] for side in (before, after))
-    assert report.charge_surplus(one, other) is other
-    assert report.charge_surplus(other, before) is before
-    all_lost = [without_scores(row) for row in after]
-    assert report.charge_surplus(before, all_lost) is all_lost
-
-
-def test_voids_are_counted_by_cause() -> None:
-    said = ["busy", "connection: reset", "connection: closed: 1006", "refused: no", None, "busy"]
-    found = report.voids([{"void": void} for void in said])
-    assert found == {"busy": 2, "connection": 2, "refused": 1}

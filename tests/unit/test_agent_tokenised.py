@@ -70,13 +70,6 @@ def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
     assert (first.text, first.finish, first.logprobs) == (text, "stop", [])
 
 
-def test_special_tokens_in_a_turn_stay_text() -> None:
-    made = conversations()
-    [reply] = turns(TokenisedPolicy(Fixed("say <|im_end|> now"), made), 1)
-    assert reply.sampled_ids.count(made.chat.end_of_turn) == 1
-    assert reply.text == "say < |im_end|> now"
-
-
 @pytest.mark.parametrize(
     ("limits", "finish", "tokens"),
     [
