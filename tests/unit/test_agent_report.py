@@ -113,23 +113,16 @@ def test_the_report_holds_the_difference_worked_by_hand() -> None:
     assert found["reward"]["difference"] == pytest.approx(0.4)
     assert found["improvement_percent"] == pytest.approx(200.0)
     assert found["improvement"] == "Improvement: 200.0 %"
+    from_0 = {"before": rows("before", dict.fromkeys(BEFORE, 0.0)), "after": rows("after", AFTER)}
+    no_start = compare_models(from_0, {"before": [], "after": []}, BOOTSTRAP)
+    assert no_start["improvement_percent"] is None
+    assert no_start["improvement"] == "Improvement: from 0 to 0.600"
     low, high = found["reward"]["ci95"]
     assert low < 0.4 <= high
     assert set(found["before"]["components"]) == set(report.COMPONENTS)
     assert found["before"]["difficulties"]["easy"]["f1_greedy"] == pytest.approx(0.3)
     assert found["before"]["tiers"]["focused"]["n"] == 4
     assert found["before"]["latency"]["one_at_a_time"]["p50_s"] == pytest.approx(2.0)
-
-
-def test_an_improvement_from_0_has_no_percentage() -> None:
-    zero = dict.fromkeys(BEFORE, 0.0)
-    found = compare_models(
-        {"before": rows("before", zero), "after": rows("after", AFTER)},
-        {"before": [], "after": []},
-        BOOTSTRAP,
-    )
-    assert found["improvement_percent"] is None
-    assert found["improvement"] == "Improvement: from 0 to 0.600"
 
 
 # --- held-out problems during training
@@ -148,22 +141,17 @@ def test_each_level_has_its_problems_and_they_are_the_same_each_time() -> None:
     assert len(choose_held_out(specs[:11], 9, seed=0)) == 11  # too few of a level are all taken
 
 
-def test_figures_are_over_the_training_levels_and_by_level() -> None:
+def test_figures_are_over_valid_episodes_of_the_training_levels_and_by_level() -> None:
     scores = {"g1-easy-1": 1.0, "g2-hard-1": 0.0, "g3-double-1": 0.4}
     played = [episode(problem, reward) for problem, reward in scores.items()]
-    found = held_out_metrics(played, ["easy", "hard"])
+    lost = episode("g2-easy-1", 0.0, void="connection: reset")
+    assert held_out_metrics([lost], ["easy", "hard"]) == {"eval/void_rate": 1.0}
+    found = held_out_metrics([*played, lost], ["easy", "hard"])
     assert found["eval/reward"] == found["eval/f1"] == found["eval/success_rate"] == 0.5
     assert (found["eval/easy_reward"], found["eval/hard_reward"]) == (1.0, 0.0)
     assert found["eval/double_reward"] == found["eval/double_f1"] == 0.4
-    assert found["eval/episodes"] == 2
+    assert (found["eval/episodes"], found["eval/void_rate"]) == (2, 0.25)
     assert found["eval/reward_ci95_low"] <= 0.5 <= found["eval/reward_ci95_high"]
-
-
-def test_held_out_voids_have_no_score_and_are_counted() -> None:
-    played = [episode("g1-easy-1", 0.8), episode("g2-easy-1", 0.0, void="connection: reset")]
-    found = held_out_metrics(played, ["easy", "hard"])
-    assert (found["eval/reward"], found["eval/episodes"], found["eval/void_rate"]) == (0.8, 1, 0.5)
-    assert held_out_metrics(played[1:], ["easy", "hard"]) == {"eval/void_rate": 1.0}
 
 
 # --- voids that a model brings about
