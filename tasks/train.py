@@ -87,8 +87,8 @@ def run(params: Params, run: StageRun) -> Path:
     run.set_tags({"start": reason})
     with environment(params) as url:
         if (processes := processes_here(settings.processes)) > 1:
-            job = {"url": url, "run": [run.run_id, run.experiment_id]}
-            job["marks"] = marks_of_rank(params, marks, start)
+            marks = marks_of_rank(params, marks, start)
+            job = {"url": url, "run": [run.run_id, run.experiment_id], "marks": marks}
             with progress.stage("train", quiet=True):  # rank 0 says how far they are
                 learn_in_ranks(params, job, processes)
         else:
