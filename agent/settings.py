@@ -12,6 +12,8 @@ from env.settings import Settings
 
 NANO = "nano"
 """Source of the model that this project builds itself (`agent/nano`)."""
+PACKAGE = "package:"
+"""Start of a `model.source` that names an installed package."""
 
 LEAST_PROBLEMS = 200
 """Least pairs of episodes of a promotion; with fewer, the interval proves nothing."""

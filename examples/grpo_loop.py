@@ -41,7 +41,7 @@ from agent.rollouts.engine import EpisodeSpec, play
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings, TrainSettings
 from agent.training.batching import make_rows
-from agent.training.group_sampling import groups_for
+from agent.training.groups import groups_for
 from agent.training.trainer import TreeGRPOTrainer
 from env import variables
 from env.client import Sessions

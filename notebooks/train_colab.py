@@ -109,8 +109,7 @@ import os
 from pathlib import Path
 
 if os.environ["CARD"]:
-    import agent.training.trainer  # noqa: F401  before Unsloth, which replaces TRL's trainer
-    from agent.models.unsloth_loader import load_with_unsloth
+    from agent.demonstrations.unsloth_process import load_with_unsloth
     from tasks.config import load_resolved
 
     lora = load_resolved().train.lora

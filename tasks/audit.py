@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from agent.evaluation.sizes import method_and_field, plain_f1
 from agent.evaluation.statistics import choose_problems
-from agent.policies import baselines
 from agent.policies.scripted import keyword, oracle, random_code
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
@@ -89,7 +89,7 @@ def check_reading(problems: Sequence[Problem], settings: SyntheticSettings) -> N
     """
     for level in settings.levels:
         asked = [problem for problem in problems if problem.difficulty == level]
-        scores = [baselines.f1(one, baselines.method_and_field(one)) for one in asked]
+        scores = [plain_f1(one, method_and_field(one)) for one in asked]
         if scores and fmean(scores) > MAX_SEARCH:
             raise StageError(
                 f"a search for method and field reaches F1 {fmean(scores):.2f} at {level}, above "

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from env.errors import SourceError, SourceUnreachable
+from env.problems.fields import generate
 from env.problems.schema import CANDIDATES, COLUMNS, Split, to_row
 from env.problems.schema import SPLITS as SPLITS
 from tasks import paths

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agent.models.gguf_source import PREFIX
-from agent.settings import NANO, ModelSettings
+from agent.settings import NANO, PACKAGE, ModelSettings
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, to_row
 from env.problems.store import ProblemStore
 from tasks import paths
@@ -257,7 +256,7 @@ def named_base(settings: ModelSettings) -> tuple[str, str | None]:
     name = settings.source
     if name == NANO:
         return "a small model of this project", None
-    if name.startswith(PREFIX):
+    if name.startswith(PACKAGE):
         return name, None
     if name.startswith((".", "/")) or Path(name).exists():
         return "a local folder", None

@@ -17,26 +17,39 @@ import logging
 import math
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from agent.demonstrations import moves
 from agent.evaluation.held_out import held_out_metrics
+from agent.models.model_files import require_lora, warn_without_gpu
+from agent.policies.base import Policy
+from agent.policies.hf_policy import load_model
+from agent.rollouts.players import Players, players
+from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.trajectory import Trajectory
+from agent.training import checkpoints, ranks
+from agent.training.checkpoints import Start
+from agent.training.curriculum import METRIC, Curriculum
+from agent.training.groups import Drawn, draw_groups
+from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
+from agent.vllm.server import engine_of
+from env.client import Sessions
 from tasks import paths
 from tasks.config.params import Params
+from tasks.deployment.environment import environment
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
+from tasks.tracking import lineage
+from tasks.tracking.runs import StageRun
 from tasks.training.fingerprint import fingerprint
 from tasks.training.problem_data import read_held_out, read_problems, unseen
-
-if TYPE_CHECKING:
-    from agent.rollouts.players import Players
-    from agent.rollouts.specs import EpisodeSpec
-    from agent.rollouts.trajectory import Trajectory
-    from agent.training.checkpoints import Start
-    from env.client import Sessions
-    from tasks.tracking.runs import StageRun
+from tasks.training.training_log import TrainingLog
 
 CHECKPOINTS = Path("models/checkpoints")
 TABLE_EVERY = 10
@@ -57,10 +70,6 @@ def run(params: Params, run: StageRun) -> Path:
             lost, or log-probabilities of trainer and rollout differ. Or the base has another
             adapter.
     """
-    from agent.models.model_files import require_lora, warn_without_gpu
-    from agent.training import checkpoints, ranks
-    from tasks.deployment.environment import environment
-
     settings = params.train
     ranks.require_whole_weights()
     warn_without_gpu(params.model)
@@ -78,9 +87,10 @@ def run(params: Params, run: StageRun) -> Path:
     run.set_tags({"start": reason})
     with environment(params) as url:
         if (processes := processes_here(settings.processes)) > 1:
-            shared = {"url": url, "run": [run.run_id, run.experiment_id]}
+            marks = marks_of_rank(params, marks, start)
+            job = {"url": url, "run": [run.run_id, run.experiment_id], "marks": marks}
             with progress.stage("train", quiet=True):  # rank 0 says how far they are
-                learn_in_ranks(params, marks, start, processes, shared)
+                learn_in_ranks(params, job, processes)
         else:
             learn(params, run, url, problems, start, marks)
     return paths.TRAINED[settings.method]
@@ -88,8 +98,6 @@ def run(params: Params, run: StageRun) -> Path:
 
 def processes_here(wanted: int) -> int:
     """Processes of the training: the wanted number, or one for each GPU if they are fewer."""
-    import torch
-
     devices = torch.cuda.device_count()
     if 0 < devices < wanted:
         logger.warning("train.processes is %d, but GPUs are %d: one each", wanted, devices)
@@ -99,38 +107,22 @@ def processes_here(wanted: int) -> int:
 
 def marks_of_rank(params: Params, marks: dict[str, str], start: Start) -> dict[str, str]:
     """Marks that all ranks must share, by name: code, settings, data, base and checkpoint."""
-    from tasks.tracking import lineage
-
     checkpoint = start.checkpoint.name if start.checkpoint else "none"
     return marks | {"settings": lineage.params_hash(params), "checkpoint": checkpoint}
 
 
-def learn_in_ranks(
-    params: Params,
-    marks: dict[str, str],
-    start: Start,
-    processes: int,
-    shared: dict[str, Any],
-) -> None:
+def learn_in_ranks(params: Params, job: dict[str, Any], processes: int) -> None:
     """Train in several processes, each of which runs `learn`.
 
     Args:
         params: settings.
-        marks: fingerprint of the training.
-        start: start that this folder permits.
+        job: marks that all ranks must share, address of the environment, and the MLflow run.
         processes: number of processes.
-        shared: addresses and the MLflow run.
 
     Raises:
         RankError: a rank failed.
     """
-    from agent.training import ranks
-
-    job = {
-        "params": params.model_dump(by_alias=True, mode="json"),
-        "marks": marks_of_rank(params, marks, start),
-        "shared": shared,
-    }
+    job = {"params": params.model_dump(by_alias=True, mode="json"), **job}
     with tempfile.TemporaryDirectory(prefix="rlm-ranks-") as name:
         (Path(name) / JOB).write_text(json.dumps(job), encoding="utf-8")
         ranks.launch("tasks.train_rank", Path(name), processes, threads_of_rank(params))
@@ -149,14 +141,7 @@ def learn(
     Raises:
         CheckpointError, EpisodeError, LogprobCheckError, PolicyError, RolloutError: see `run`.
     """
-    import torch
-
-    from agent.policies.hf_policy import load_model
-    from agent.rollouts.players import players
-    from agent.training import checkpoints, ranks
-    from agent.training.trainer import TreeGRPOTrainer
-    from agent.vllm.server import engine_of
-    from env.client import Sessions
+    from agent.training.trainer import TreeGRPOTrainer  # TRL takes seconds to import
 
     settings = params.train
     torch.set_num_threads(threads_of_rank(params))
@@ -211,11 +196,6 @@ class TrainingCallbacks:
         steps: progress.Work,
         marks: dict[str, str],
     ) -> None:
-        from agent.training import ranks
-        from agent.training.curriculum import Curriculum
-        from agent.training.groups import Drawn
-        from tasks.training.training_log import TrainingLog
-
         self.settings, self.generation = params.train, params.generation
         sft = params.warmstart.sft
         self.moves = sft.moves if sft.plan == "moves" else None
@@ -238,20 +218,12 @@ class TrainingCallbacks:
 
     def rollout(self, model: Any, step: int) -> list[list[Trajectory]]:
         """Groups of episodes of a step, played with the current weights."""
-        from agent.training import ranks
-        from agent.training.groups import draw_groups
-
         self.started = time.monotonic()
         self.model = model
         policy = self.players.policy(model, self.generation, step - 1)
         name = "rollout" if ranks.count() == 1 else "rollout of rank 0"
         self.drawn = draw_groups(
-            lambda specs: ranks.play_dealt(
-                lambda dealt: play_shown(
-                    *(name, policy, self.sessions, dealt), sessions=self.flight
-                ),
-                specs,
-            ),
+            lambda specs: ranks.play_dealt(lambda dealt: self.play(name, policy, dealt), specs),
             step,
             self.curriculum,
             self.problems,
@@ -259,13 +231,12 @@ class TrainingCallbacks:
         )
         return self.drawn.groups
 
+    def play(self, name: str, policy: Policy, specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
+        """Episodes in this rank's part of the sessions; progress is shown under the name."""
+        return play_shown(name, policy, self.sessions, specs, sessions=self.flight)
+
     def on_step(self, step: int, logs: dict[str, float]) -> None:
         """Update the curriculum; rank 0 logs figures and shows progress after an optimizer step."""
-        from agent.demonstrations import moves
-        from agent.training import ranks
-        from agent.training.curriculum import METRIC
-        from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
-
         level, index = self.curriculum.level, self.curriculum.index
         played = self.drawn.episodes
         events = self.curriculum.update(step, played)
@@ -307,9 +278,7 @@ class TrainingCallbacks:
         """
         started = time.monotonic()
         policy = self.players.policy(self.model, self.generation.greedy, step)
-        played = play_shown(
-            "held-out problems", policy, self.sessions, self.held_out, sessions=self.flight
-        )
+        played = self.play("held-out problems", policy, self.held_out)
         metrics = held_out_metrics(played, self.settings.curriculum.levels)
         reward = metrics.get("eval/reward", math.nan)
         progress.say(f"step {step}: held-out reward {reward:.3f}, greedy ({len(played)} episodes)")

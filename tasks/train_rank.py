@@ -33,12 +33,11 @@ def work(job: dict[str, Any]) -> None:
         marks = fingerprint(params, paths.BASE, paths.TRAIN)
         start = checkpoints.choose(train.CHECKPOINTS, marks)
         ranks.require_equal(train.marks_of_rank(params, marks, start), job["marks"])
-        shared = job["shared"]
         client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
-        run = runs.StageRun(client, *shared["run"])
+        run = runs.StageRun(client, *job["run"])
         problems = problem_data.read_problems(paths.TRAIN, params.train.curriculum.levels)
         try:
-            train.learn(params, run, shared["url"], problems, start, marks)
+            train.learn(params, run, job["url"], problems, start, marks)
         finally:
             if client is not None:
                 run.flush()

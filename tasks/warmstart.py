@@ -14,9 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
 
 from agent.models.model_files import warn_without_gpu
+from agent.nano.reading import MOST_SENTENCES, ReadingLessons
+from agent.nano.settings import NanoSettings
+from agent.nano.warmstart import build, save, teach
 from agent.settings import NANO
 from env.problems.lexicon import untaught
 from tasks import paths
@@ -25,11 +29,8 @@ from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing
 from tasks.registry import warm_start
 from tasks.reporting import progress
-
-if TYPE_CHECKING:
-    from agent.nano.reading import ReadingLessons
-    from agent.nano.settings import NanoSettings
-    from tasks.tracking.runs import StageRun
+from tasks.tracking.runs import StageRun
+from tasks.training import demonstrate
 
 _LOG_EVERY = 10
 
@@ -47,17 +48,11 @@ def run(params: Params, run: StageRun) -> Path:
     if params.warmstart.kind == "champion":
         return warm_start.write_base(params, run, paths.BASE)
     if params.warmstart.kind == "sft":
-        from tasks.training import demonstrate
-
         return demonstrate.write_base(params, run, paths.BASE)
     if params.model.source != NANO:
         with replacing(paths.BASE) as folder:
             warm_start.write_source(params, run, folder)
         return paths.BASE
-    import torch
-
-    from agent.nano.warmstart import build, save, teach
-
     settings = nano(params)
     check(params)
     torch.set_num_threads(params.threads)
@@ -110,8 +105,6 @@ def lessons(params: Params) -> ReadingLessons:
     Raises:
         ConfigError: the lexicon is too small.
     """
-    from agent.nano.reading import MOST_SENTENCES, ReadingLessons
-
     size = params.prepare.synthetic.lexicon
     taught = size - len(untaught(size))
     if taught < MOST_SENTENCES:
@@ -124,6 +117,4 @@ def lessons(params: Params) -> ReadingLessons:
 
 def nano(params: Params) -> NanoSettings:
     """The warm start of nano, as long as the settings say."""
-    from agent.nano.settings import NanoSettings
-
     return NanoSettings(**params.warmstart.nano.model_dump())

@@ -6,8 +6,8 @@ among numbered sentences. Gold decides what they name, but no frame writes gold 
 shown.
 
 A share of the episodes has a slip and its repair: a misspelt variable. `Demonstrator.mistakes`
-names these turns, which are not taught. Neighbours: `cells.py` (code as text), `tokenised.py` (its
-turns as token ids).
+names these turns, which are not taught. Neighbours: `cells.py` (code as text), `rows.py` (its turns
+as token ids).
 """
 
 from __future__ import annotations
@@ -51,17 +51,12 @@ class _Tree:
 
     problem: Problem
     slip: SlipKind | None
+    turns: int = 0
+    """Turns of the root so far."""
+    repair: str | None = None
+    """Next turn of the root, after a slip."""
     replies: dict[str, str] = field(default_factory=dict)
     """Replies of the keyed plan's readers, by prompt."""
-
-
-@dataclass
-class _Node:
-    """A frame with a REPL."""
-
-    turns: int = 0
-    repair: str | None = None
-    """Next turn, after a slip."""
 
 
 class Demonstrator:
@@ -92,7 +87,6 @@ class Demonstrator:
         self._rewards = rewards or RewardSettings()
         self._slips, self._seed = slips, seed
         self._trees: dict[int, _Tree] = {}
-        self._nodes: dict[FrameKey, _Node] = {}
         self.mistakes: set[Mistake] = set()
         """Turns that are wrong on purpose."""
 
@@ -106,10 +100,9 @@ class Demonstrator:
 
     def release(self, keys: Iterable[FrameKey]) -> None:
         """Discard the state of frames that ended."""
-        for key in keys:
-            self._nodes.pop(key, None)
-            if key[1] == 0:
-                self._trees.pop(key[0], None)
+        for episode, frame in keys:
+            if frame == 0:
+                self._trees.pop(episode, None)
 
     def _play(self, request: TurnRequest) -> str:
         episode, frame = request.key
@@ -117,14 +110,14 @@ class Demonstrator:
             return self._read(self._trees[episode], request.messages[-1].content)
         if request.first:
             self._open(request)
-        tree, node = self._trees[episode], self._nodes[request.key]
-        if node.repair is not None:
-            text, node.repair = node.repair, None
+        tree = self._trees[episode]
+        if tree.repair is not None:
+            text, tree.repair = tree.repair, None
         else:
-            text = self._root(tree, node)
-        if node.repair is not None:
-            self.mistakes.add((episode, frame, node.turns))
-        node.turns += 1
+            text = self._root(tree)
+        if tree.repair is not None:
+            self.mistakes.add((episode, frame, tree.turns))
+        tree.turns += 1
         return text
 
     def _open(self, request: TurnRequest) -> None:
@@ -135,26 +128,24 @@ class Demonstrator:
         kinds: list[SlipKind] = ["find", "ask"] if problem.candidates else ["ask"]
         slip = rng.choice(kinds) if rng.random() < self._slips else None
         self._trees[request.key[0]] = _Tree(problem, slip)
-        self._nodes[request.key] = _Node()
 
     # --- turns
 
-    def _root(self, tree: _Tree, node: _Node) -> str:
+    def _root(self, tree: _Tree) -> str:
         """Search in the first turn, make sub-calls in the second; both at once, if keyed."""
         problem, most = tree.problem, self._env.limits.max_children
         style = self._env.prompt_style
         if problem.candidates:
-            if node.turns == 0:
+            if tree.turns == 0:
                 method, _ = read_question(problem.question)
-                return self._cell(tree, node, "find", "sentences", cells.find_sentences(method))
+                return self._cell(tree, "find", "sentences", cells.find_sentences(method))
             size = max(_READER_LINES, -(-len(problem.candidates) // most))
             task = _READER_TASKS[style].format(question=problem.question)
-            return self._cell(tree, node, "ask", "readers", cells.ask_readers(task, size))
+            return self._cell(tree, "ask", "readers", cells.ask_readers(task, size))
         assert self._keyed is not None
-        args = (problem, self._keyed, self._env, self._rewards)
-        tree.replies = keyed_plan.replies(*args)
+        tree.replies = keyed_plan.replies(problem, self._keyed, self._env, self._rewards)
         code = keyed_plan.code(problem.question, self._keyed, style, most)
-        return self._cell(tree, node, "ask", "keyed", code)
+        return self._cell(tree, "ask", "keyed", code)
 
     def _read(self, tree: _Tree, prompt: str) -> str:
         """Numbers of the passages or lines of a reader's prompt that are gold."""
@@ -164,11 +155,11 @@ class Demonstrator:
         lines = (line.partition(" ") for line in prompt.split("\n"))
         return " ".join(number for number, _, text in lines if text in gold) or "none"
 
-    def _cell(self, tree: _Tree, node: _Node, kind: SlipKind, thought: str, code: str) -> str:
+    def _cell(self, tree: _Tree, kind: SlipKind, thought: str, code: str) -> str:
         """A turn with this code, or with a slip that the next turn repairs."""
         if tree.slip == kind and (wrong := cells.misspelt(code)):
             tree.slip = None
-            node.repair = self._say("misspelt", code)
+            tree.repair = self._say("misspelt", code)
             return self._say(thought, wrong)
         return self._say(thought, code)
 

@@ -1,7 +1,9 @@
 """Rows for supervised training from demonstrated episodes, one row per conversation.
 
-Pure. A row has the ids of a rollout; only tokens that the policy wrote have a label. Neighbours:
-`agent/demonstrations/tokenised.py` plays the episodes, `supervised.py` trains on the rows.
+A row has the ids of a rollout; only tokens that the policy wrote have a label. `TokenisedPolicy`
+gives turns that are known as text the layout of a rollout, without log-probabilities. Neighbours:
+`demonstrator.py` and `endpoint.py` (policies that write texts), `conversations.py` (ids of frames),
+`supervised.py` (trains on the rows).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from random import Random
 from typing import TypedDict
 
 from agent.models.chat_template import ChatFormat
+from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
+from agent.policies.conversations import Conversations, TurnPrompt
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from env.models import Message
 
@@ -112,3 +116,46 @@ def _row(frame: FrameRecord, wrong: Collection[int]) -> DemonstrationRow:
         skipped = [IGNORED] * len(turn.sampled_ids)
         row["labels"] += skipped if number in wrong else turn.sampled_ids
     return row
+
+
+class TokenisedPolicy:
+    """Policy that adds token ids to the turns of another one.
+
+    A turn beyond the limits of `Conversations` is cut as a sampled one would be, and finishes with
+    `length`.
+
+    Args:
+        policy: writes the texts.
+        conversations: token ids and limits of the frames, for the model that will be trained.
+    """
+
+    def __init__(self, policy: Policy, conversations: Conversations) -> None:
+        self._policy = policy
+        self._conversations = conversations
+
+    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
+        """Return a turn for each request."""
+        prompts = [self._conversations.read(request) for request in requests]
+        replies = self._policy.act(requests)
+        return [
+            self._with_ids(request, prompt, reply)
+            for request, prompt, reply in zip(requests, prompts, replies, strict=True)
+        ]
+
+    def release(self, keys: Iterable[FrameKey]) -> None:
+        """Discard the state of frames that ended."""
+        ended = list(keys)
+        self._policy.release(ended)
+        for key in ended:
+            self._conversations.release(key)
+
+    def _with_ids(self, request: TurnRequest, prompt: TurnPrompt, reply: TurnReply) -> TurnReply:
+        if reply.finish == "error":
+            return reply
+        ids = self._conversations.chat.completion(reply.text)
+        if reply.finish == "length":  # the other policy's own limit cut it, so it has no end
+            ids.pop()
+        ids = ids[: prompt.limit]
+        if not ids:
+            return TurnReply(text="", finish="length")
+        return self._conversations.reply(request, prompt, ids, logprobs=[])

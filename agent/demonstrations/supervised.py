@@ -34,6 +34,7 @@ from agent.models.model_files import this_device
 from agent.settings import SftSettings, TrainSettings
 from agent.training import token_logprobs, trained_weights
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
+from agent.training.trl_config import shared_arguments
 
 if SFTTrainer.__name__ != "SFTTrainer":
     # Its subclass would inherit another loss.
@@ -55,25 +56,29 @@ class TokenBatches:
     Such a batch holds frames of one kind, such as roots alone. A model that sees no root for some
     steps forgets how to be one. So a step takes its batches from all over their order.
 
+    A row that is longer than a batch is one of its own. A beginning that rows share counts once; on
+    a GPU, padding counts.
+
     Args:
-        rows: token ids of each row.
-        most_tokens: most tokens of a batch; a longer row is a batch of its own. A beginning that
-            rows share counts once; on a GPU, padding counts.
-        seed: seed of the order.
-        together: batches of an optimizer step.
+        rows: conversations with labels.
+        settings: seed of the order, and tokens of an optimizer step.
+        train: tokens of a forward pass; a step may need fewer than a pass could hold.
     """
 
     def __init__(
-        self, rows: Sequence[Sequence[int]], most_tokens: int, seed: int, together: int = 1
+        self, rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
     ) -> None:
-        self._together = together
+        most = min(settings.batch_tokens, train.micro_batch_tokens)
+        self.together = settings.batch_tokens // most
+        """Batches of an optimizer step."""
         fused = token_logprobs.fused(torch.device(this_device()))
-        self._batches = list((by_length if fused else packs)(rows, most_tokens))
-        self._rng = Random(seed)
+        ids = [row["input_ids"] for row in rows]
+        self._batches = list((by_length if fused else packs)(ids, most))
+        self._rng = Random(settings.seed)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Indices of the rows of each batch."""
-        steps = -(-len(self._batches) // self._together)
+        steps = -(-len(self._batches) // self.together)
         # A stretch of the order for each place in a step; the last stretch may be shorter.
         stretches = [
             self._rng.sample(stretch, len(stretch))
@@ -113,10 +118,10 @@ class AdapterTrainer(SFTTrainer):
         on_step: OnSupervisedStep,
     ) -> None:
         self._on_step = on_step
-        self._batches = _batches(rows, settings, train)
+        self._batches = TokenBatches(rows, settings, train)
         adapter = trained_weights.new_adapter(model, train)
         originals = trained_weights.own_adapter(model)
-        arguments = supervised_arguments(settings, train, output_dir)
+        arguments = supervised_arguments(settings, train, output_dir, self._batches.together)
         if model.is_gradient_checkpointing:
             arguments.gradient_checkpointing = False  # the Trainer would replace what is there
         super().__init__(
@@ -186,41 +191,28 @@ class AdapterTrainer(SFTTrainer):
 
 
 def supervised_arguments(
-    settings: SftSettings, train: TrainSettings, output_dir: Path
+    settings: SftSettings, train: TrainSettings, output_dir: Path, batches_of_step: int = 1
 ) -> SFTConfig:
     """Options of TRL and of the Trainer, as in `trl_config.py`."""
     arguments = SFTConfig(
-        output_dir=str(output_dir),
+        **shared_arguments(train, output_dir, settings.seed),
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=1,  # AdapterTrainer.get_train_dataloader makes the batches
-        gradient_accumulation_steps=_batches_of_step(settings, train),
+        gradient_accumulation_steps=batches_of_step,
         average_tokens_across_devices=False,
         # Rows are token ids with labels.
         max_length=None,
         completion_only_loss=False,
         dataset_kwargs={"skip_prepare_dataset": True},
-        dataloader_pin_memory=False,
         # Optimizer.
-        optim="adamw_torch",
         learning_rate=settings.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=_WARMUP,
-        weight_decay=0.0,
-        adam_beta1=0.9,
         adam_beta2=0.95,
         max_grad_norm=1.0,
-        # Precision of the loaded model, as in GRPO.
-        bf16=False,
-        fp16=False,
-        use_cpu=not torch.cuda.is_available(),
-        gradient_checkpointing=train.gradient_checkpointing,
-        # Seeds and logs; nothing is saved but the result.
-        seed=settings.seed,
-        data_seed=settings.seed,
+        # Logs; nothing is saved but the result.
         logging_steps=1,
-        logging_nan_inf_filter=False,
         report_to=[],
-        disable_tqdm=True,
         save_strategy="no",
     )
     # With more GPUs, the Trainer would split each batch with nn.DataParallel.
@@ -232,25 +224,8 @@ def count_steps(
     rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
 ) -> int:
     """Optimizer steps of a training."""
-    batches = len(_batches(rows, settings, train))
-    return settings.epochs * -(-batches // _batches_of_step(settings, train))
-
-
-def _batches(
-    rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
-) -> TokenBatches:
-    ids = [row["input_ids"] for row in rows]
-    together = _batches_of_step(settings, train)
-    return TokenBatches(ids, _batch_tokens(settings, train), settings.seed, together)
-
-
-def _batches_of_step(settings: SftSettings, train: TrainSettings) -> int:
-    return settings.batch_tokens // _batch_tokens(settings, train)
-
-
-def _batch_tokens(settings: SftSettings, train: TrainSettings) -> int:
-    """Tokens of one forward pass: a step may need fewer than a pass could hold."""
-    return min(settings.batch_tokens, train.micro_batch_tokens)
+    batches = TokenBatches(rows, settings, train)
+    return settings.epochs * -(-len(batches) // batches.together)
 
 
 def train_adapter(

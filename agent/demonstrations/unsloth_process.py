@@ -4,11 +4,17 @@
 
 Unsloth replaces parts of transformers and TRL for its whole process, and writes files into the
 working folder. So the stage starts one for it, which leaves an adapter and nothing else. The
-process imports `supervised.py` before Unsloth, and prints each step's figures as a line.
+process prints each step's figures as a line.
+
+This module imports our trainer before Unsloth, so that it subclasses TRL's own class, and its
+gradients stay the same. Of Unsloth, only the kernels and the loader are used, not its trainers, its
+merge or its vLLM. Its models cut sequences that are longer than `max_seq_length`, without a
+message. Source: Unsloth 2026.10.7.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -16,20 +22,86 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
+import torch
+from peft import load_peft_weights, set_peft_model_state_dict
+from transformers import AutoConfig, AutoTokenizer
+
+from agent.demonstrations.rows import DemonstrationRow
+from agent.demonstrations.supervised import OnSupervisedStep, train_adapter
 from agent.errors import PolicyError
-from agent.models.unsloth_loader import load_with_unsloth
-from agent.settings import SftSettings, TrainSettings
+from agent.models import model_files
+from agent.settings import LoraSettings, SftSettings, TrainSettings
 from env import variables
-
-if TYPE_CHECKING:
-    from agent.demonstrations.rows import DemonstrationRow
-    from agent.demonstrations.supervised import OnSupervisedStep
 
 _STEP = "sft step: "
 _TAIL = 5
 """Last lines of a failed process that its error has."""
+
+
+def require_unsloth() -> None:
+    """Check for Unsloth and a GPU, without importing Unsloth.
+
+    Raises:
+        PolicyError: Unsloth is not installed, or torch finds no GPU.
+    """
+    other = "or set model.backend=transformers."
+    if importlib.util.find_spec("unsloth") is None:
+        raise PolicyError(f"Unsloth is not installed. Run make setup-cuda, {other}")
+    if model_files.this_device() == "cpu":
+        raise PolicyError(
+            "model.backend is 'unsloth', which needs a GPU, but torch finds none. Run python -m "
+            f"flows.doctor, {other}"
+        )
+
+
+def load_with_unsloth(
+    folder: Path, lora: LoraSettings, *, max_seq_length: int, seed: int
+) -> tuple[Any, Any]:
+    """Load a base model with an adapter, its own or a new one, for training on a GPU.
+
+    Args:
+        folder: base model, in 16 bit or NF4.
+        lora: the adapter; one of the base's own must have the same rank and layers.
+        max_seq_length: most tokens of a conversation.
+        seed: of the new adapter's weights.
+
+    Raises:
+        PolicyError: the base has another adapter.
+    """
+    model_files.require_lora(folder, lora)
+    # Else it fetches files from the Hub to be counted, which can take two minutes for each.
+    os.environ["UNSLOTH_DISABLE_STATISTICS"] = "1"
+    from unsloth import FastLanguageModel
+
+    device = model_files.this_device()
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    model, tokenizer = FastLanguageModel.from_pretrained(
+        model_name=str(folder),
+        max_seq_length=max_seq_length,
+        dtype=model_files.saved_dtype(config, device),
+        load_in_4bit=getattr(config, "quantization_config", None) is not None,
+        device_map={"": device},
+        use_gradient_checkpointing="unsloth",
+        fast_inference=False,
+        random_state=seed,
+        trust_remote_code=False,
+    )
+    model = FastLanguageModel.get_peft_model(
+        model,
+        r=lora.r,
+        target_modules=lora.targets,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        bias="none",
+        use_gradient_checkpointing="unsloth",
+        random_state=seed,
+        max_seq_length=max_seq_length,
+    )
+    if (own := folder / model_files.ADAPTER).is_dir():
+        set_peft_model_state_dict(model, load_peft_weights(str(own), device=device))
+    return model, tokenizer
 
 
 def train_with_unsloth(
@@ -95,11 +167,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Do the job of a file."""
     (name,) = sys.argv[1:] if argv is None else argv
     job = json.loads(Path(name).read_text(encoding="utf-8"))
-
-    import torch
-    from transformers import AutoTokenizer
-
-    from agent.demonstrations.supervised import train_adapter  # before Unsloth
 
     torch.set_num_threads(job["threads"])
     settings = SftSettings.model_validate(job["settings"])

@@ -21,17 +21,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
+import torch
+from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_load_from_cache
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+
+from agent.decoding.row_buffer import require_playable
 from agent.errors import PolicyError, cause, disk_is_full
-from agent.models import gguf_source, gguf_tokenizer, model_files
+from agent.models import gguf_source, model_files
 from agent.models.chat_template import bake
 from agent.models.model_files import TWIN
-from agent.settings import ModelSettings
+from agent.settings import PACKAGE, ModelSettings
 from env.cgroups import machine_bytes
-
-if TYPE_CHECKING:
-    import torch
 
 SHARD = "2GB"
 """Largest file of weights. A merge reads one at a time, so this bounds its memory."""
@@ -125,7 +128,7 @@ def find_source(settings: ModelSettings) -> SourceModel:
         PolicyError: see `prepare_base`.
     """
     folder = Path(settings.source)
-    if settings.source.startswith(gguf_source.PREFIX):
+    if settings.source.startswith(PACKAGE):
         model = _in_package(settings.source)
     elif folder.is_dir():
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
@@ -226,14 +229,10 @@ def _parameters(path: Path) -> int:
 
 
 def _cache() -> Path:
-    from huggingface_hub import constants
-
     return Path(constants.HF_HUB_CACHE)
 
 
 def _cached(source: SourceModel, name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
     path = try_to_load_from_cache(source.name, name, cache_dir=_cache(), revision=source.commit)
     return isinstance(path, str)  # else it is unknown, or known to be absent
 
@@ -245,8 +244,6 @@ def _access() -> dict[str, Any]:
 
 
 def _ask_hub(settings: ModelSettings) -> SourceModel:
-    from huggingface_hub import HfApi
-
     with _hub_errors(settings):
         info = HfApi(**_access()).model_info(
             settings.source, revision=settings.revision, timeout=_WAIT_S, files_metadata=True
@@ -260,7 +257,7 @@ def _ask_hub(settings: ModelSettings) -> SourceModel:
 
 def _in_package(name: str) -> SourceModel:
     """The model of an installed package, with the files that its unpacked copy will have."""
-    packed = gguf_source.GgufModel(gguf_source.find_package(name.removeprefix(gguf_source.PREFIX)))
+    packed = gguf_source.GgufModel(gguf_source.find_package(name.removeprefix(PACKAGE)))
     sizes = {"config.json": 0, "model.safetensors": 4 * packed.parameters}
     return SourceModel(name, sizes, packed.parameters, commit=None, packed=packed)
 
@@ -278,8 +275,6 @@ def _fetch(settings: ModelSettings, source: SourceModel, names: list[str], unpac
         return unpacked
     if source.commit is None:
         return Path(source.name)
-    from huggingface_hub import snapshot_download
-
     options = {"revision": source.commit, "cache_dir": _cache(), **_access()}
     with _hub_errors(settings):
         return Path(snapshot_download(source.name, allow_patterns=names, **options))
@@ -287,9 +282,6 @@ def _fetch(settings: ModelSettings, source: SourceModel, names: list[str], unpac
 
 @contextmanager
 def _hub_errors(settings: ModelSettings) -> Iterator[None]:
-    import httpx
-    from huggingface_hub import errors
-
     name = settings.source
     state = "set" if os.environ.get("HF_TOKEN") else "not set"
     try:
@@ -327,11 +319,6 @@ def _check(
     Raises:
         PolicyError: the model is quantised already, lacks a layer, or cannot be played.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    from agent.decoding.row_buffer import require_playable
-
     if "quantization_config" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
         raise PolicyError(
             f"{source.name}: the weights are quantised already. Set model.source to the 16-bit "
@@ -346,7 +333,7 @@ def _check(
     tokenizer.name_or_path = source.name  # for messages; a folder of the cache says nothing
     bake(tokenizer, settings)
     if source.packed:
-        gguf_tokenizer.require_end_of_turn(tokenizer)
+        gguf_source.require_end_of_turn(tokenizer)
     return tokenizer
 
 
@@ -359,9 +346,6 @@ def _write(
     out: Path,
 ) -> None:
     """Write the model of a folder with a tokenizer, and the twin of a 4-bit model."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
-
     nf4 = settings.quantisation == "nf4"
     own = AutoConfig.from_pretrained(folder, trust_remote_code=False).dtype
     options: dict[str, Any] = {"dtype": dtype}

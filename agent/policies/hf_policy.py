@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from agent.decoding.drafts import DraftStore
 from agent.decoding.folding import Folding
+from agent.decoding.row_buffer import CacheShape
+from agent.decoding.sampling import SampledTurn, sample
 from agent.errors import PolicyError
 from agent.models import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
 from agent.settings import GenerationSettings
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from agent.decoding.row_buffer import CacheShape
-    from agent.decoding.sampling import SampledTurn
 
 
 def load_model(
@@ -46,8 +47,6 @@ def load_model(
         PolicyError: `path` or `adapter` does not exist, has no model in safetensors, or needs
             Python code of its own, which is never run. Or the adapter belongs to another base.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
     for folder in (path, adapter):
         if isinstance(folder, Path) and not folder.is_dir():
             raise PolicyError(f"{folder}: no such folder. Run the stage that writes it.")
@@ -69,8 +68,6 @@ def load_model(
         )
     model_files.keep_unpacked(model)
     if adapter is not None:
-        from peft import PeftModel
-
         fix = f"It must be an adapter of {path}: run the stage that writes it again."
         try:
             with model_files.reading(adapter, fix):
@@ -86,9 +83,6 @@ def load_model(
 
 def _require_all_read(model: Any, adapter: Path, fix: str) -> None:
     """Refuse an adapter for other layers, of which PEFT warns at most."""
-    from peft import get_peft_model_state_dict
-    from safetensors import safe_open
-
     with safe_open(adapter / "adapter_model.safetensors", framework="pt") as file:
         saved = {name for name in file.keys() if ".lora_" in name}  # noqa: SIM118 - not a mapping
     wanted = get_peft_model_state_dict(model, save_embedding_layers=False)
@@ -113,22 +107,11 @@ def load_configs(path: Path) -> tuple[SavedConfigs, Any]:
     Raises:
         PolicyError: the folder has no model.
     """
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-
     with model_files.reading(path, "Run the stage that writes it again."):
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         generation = GenerationConfig.from_pretrained(path)
     return SavedConfigs(config, generation), tokenizer
-
-
-@dataclass
-class _FrameCache:
-    """Cache of a frame's conversation."""
-
-    past: Tensor | None = None
-    """Keys and values of the first `cached` ids."""
-    cached: int = 0
 
 
 class TransformersPolicy:
@@ -151,7 +134,8 @@ class TransformersPolicy:
         self.settings = settings
         self._conversations = Conversations(model, tokenizer, settings)
         self.chat = self._conversations.chat
-        self._frames: dict[FrameKey, _FrameCache] = {}
+        self._frames: dict[FrameKey, SampledTurn] = {}
+        """Last turn of each frame, with the cache of its conversation."""
         self._shape: CacheShape | None = None
         self._drafts = DraftStore()
         self._folding = Folding(model)
@@ -171,11 +155,6 @@ class TransformersPolicy:
         Raises:
             PolicyError: the GPU has no memory left.
         """
-        import torch
-
-        from agent.decoding.row_buffer import CacheShape
-        from agent.decoding.sampling import sample
-
         prompts, rows = [], []
         for place, request in enumerate(requests):
             prompt, row = self._read(place, request)
@@ -200,7 +179,11 @@ class TransformersPolicy:
                     )
                     for row in turns:
                         request, prompt = requests[row.place], prompts[row.place]
-                        yield row.place, self._reply(request, prompt, row)
+                        self._frames[request.key] = row
+                        yield (
+                            row.place,
+                            self._conversations.reply(request, prompt, row.sampled, row.logprobs),
+                        )
                     del part, row  # they refer to caches
                     self._bound_caches({requests[row.place].key for row in rows})
         except torch.OutOfMemoryError as error:
@@ -213,29 +196,21 @@ class TransformersPolicy:
 
     def _read(self, place: int, request: TurnRequest) -> tuple[TurnPrompt, SampledTurn | None]:
         """New ids of the frame, and the row to decode; None if the frame has no room for it."""
-        from agent.decoding.sampling import SampledTurn
-
         prompt = self._conversations.read(request)
-        if request.first:
-            self._frames[request.key] = _FrameCache()
         if not prompt.limit:
             return prompt, None
-        frame = self._frames[request.key]
+        last = None if request.first else self._frames.get(request.key)
         row = SampledTurn(
             place=place,
             tokens=list(self._conversations.ids(request.key)),
-            cached=frame.cached,
-            past=frame.past,
+            cached=last.cached if last else 0,
+            past=last.past if last else None,
             limit=prompt.limit,
             seed=request.seed,
         )
+        if request.first:  # in the order of the requests, whichever is complete first
+            self._frames[request.key] = row
         return prompt, row
-
-    def _reply(self, request: TurnRequest, prompt: TurnPrompt, row: SampledTurn) -> TurnReply:
-        """Store a sampled row in its frame and return the reply."""
-        frame = self._frames[request.key]
-        frame.past, frame.cached = row.past, row.cached
-        return self._conversations.reply(request, prompt, row.sampled, row.logprobs)
 
     def release(self, keys: Iterable[FrameKey]) -> None:
         """Discard the state of frames that ended."""

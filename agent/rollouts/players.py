@@ -19,7 +19,7 @@ from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import TransformersPolicy
 from agent.settings import GenerationSettings
 from agent.vllm.policy import VllmPolicy
-from agent.vllm.server import ADAPTERS, CONCURRENCY, Engine, VllmServer
+from agent.vllm.server import ADAPTERS, Engine, VllmServer
 
 
 class Players(Protocol):
@@ -64,7 +64,6 @@ class VllmPlayers:
     server: VllmServer
     folder: Path
     """Folder of the adapters, which the server can read."""
-    concurrency: int
     mark: str = field(default_factory=lambda: secrets.token_hex(4))
     """A run after this one has other names."""
 
@@ -80,7 +79,7 @@ class VllmPlayers:
             self.server.serve(adapter)
             if former is not None:
                 shutil.rmtree(former, ignore_errors=True)
-        return VllmPolicy(conversations, self.server, settings, concurrency=self.concurrency)
+        return VllmPolicy(conversations, self.server, settings)
 
     def _write(self, model: Any, adapter: Path) -> None:
         try:
@@ -109,7 +108,7 @@ def players(tokenizer: Any, engine: Engine | None, checkpoints: Path) -> Iterato
     server, folder = VllmServer(engine), checkpoints.resolve() / ADAPTERS
     shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
     try:
-        yield VllmPlayers(tokenizer, server, folder, CONCURRENCY)
+        yield VllmPlayers(tokenizer, server, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         server.close()

@@ -10,44 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftConfig
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from agent.errors import ExportError
 from agent.models import model_files
 
-if TYPE_CHECKING:
-    import torch
-
 INDEX = "model.safetensors.index.json"
 """File that says which tensor is in which file, if there are several."""
-
-
-@dataclass
-class Adapter:
-    """LoRA weights by the name of the weight they change; `merged` collects the names used."""
-
-    updates: dict[str, tuple[torch.Tensor, torch.Tensor]]
-    """Name of a base weight to (B, A), in float32."""
-    scale: float
-    merged: set[str]
-
-    def fits(self, name: str, weight: torch.Tensor) -> bool:
-        """Whether the weight has the shape of its update, if it has one."""
-        if name not in self.updates:
-            return True
-        b, a = self.updates[name]
-        return weight.shape == (b.shape[0], a.shape[1])
-
-    def add_to(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """The weight plus its update, in float32."""
-        weight = weight.float()
-        if name not in self.updates:
-            return weight
-        self.merged.add(name)
-        b, a = self.updates[name]
-        return weight + (b @ a) * self.scale
 
 
 def merge(base: Path, adapter: Path | None, out: Path, *, dtype: str) -> None:
@@ -63,30 +39,32 @@ def merge(base: Path, adapter: Path | None, out: Path, *, dtype: str) -> None:
         ExportError: the base is quantised and has no twin, the adapter is not plain LoRA of this
             base, or a weight overflows the dtype.
     """
-    import torch
-    from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-
     source = mergeable(base)
-    updates = read_adapter(adapter) if adapter else Adapter({}, 1.0, set())
+    updates, scale = read_adapter(adapter) if adapter else ({}, 1.0)
+    left = set(updates)
     wanted = getattr(torch, dtype)
     out.mkdir(parents=True, exist_ok=True)
     total = 0
     for path in sorted(source.glob("model*.safetensors")):
         tensors = {}
-        for name, weight in _tensors(path):
-            if not updates.fits(name, weight):
-                raise ExportError(
-                    f"{adapter}: {source} has a {name} of another size. The adapter belongs to "
-                    "another base."
-                )
-            tensors[name] = _rounded(name, updates.add_to(name, weight), wanted)
+        for name, stored in _tensors(path):
+            weight = stored.float()
+            if name in updates:
+                b, a = updates[name]
+                if weight.shape != (b.shape[0], a.shape[1]):
+                    raise ExportError(
+                        f"{adapter}: {source} has a {name} of another size. The adapter belongs to "
+                        "another base."
+                    )
+                weight = weight + (b @ a) * scale
+                left.remove(name)
+            tensors[name] = _rounded(name, weight, wanted)
         total += sum(tensor.nbytes for tensor in tensors.values())
         save_file(tensors, out / path.name, metadata={"format": "pt"})
-    if missing := sorted(updates.updates.keys() - updates.merged):
+    if left:
         raise ExportError(
-            f"{adapter}: {source} has no weight {missing[0]} ({len(missing)} of "
-            f"{len(updates.updates)} are missing). The adapter belongs to another base."
+            f"{adapter}: {source} has no weight {min(left)} ({len(left)} of {len(updates)} are "
+            "missing). The adapter belongs to another base."
         )
     if (source / INDEX).exists():
         index = json.loads((source / INDEX).read_text(encoding="utf-8"))
@@ -118,14 +96,12 @@ def mergeable(base: Path) -> Path:
     return twin
 
 
-def read_adapter(folder: Path) -> Adapter:
-    """Weights of an adapter.
+def read_adapter(folder: Path) -> tuple[dict[str, tuple[torch.Tensor, torch.Tensor]], float]:
+    """LoRA weights (B, A) in float32 by the name of the weight that they change, and their scale.
 
     Raises:
         ExportError: it is not plain LoRA of linear layers.
     """
-    from peft import LoraConfig, PeftConfig
-
     config: Any = PeftConfig.from_pretrained(str(folder))
     special = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "modules_to_save")
     used = [name for name in (*special, "fan_in_fan_out") if getattr(config, name, None)]
@@ -138,13 +114,11 @@ def read_adapter(folder: Path) -> Adapter:
             place = name.removesuffix(".lora_A.weight")
             b = halves[f"{place}.lora_B.weight"]
             updates[f"{place.removeprefix('base_model.model.')}.weight"] = (b.float(), a.float())
-    return Adapter(updates, config.lora_alpha / config.r, set())
+    return updates, config.lora_alpha / config.r
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors of a file, each read when it is asked for."""
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - it is not a mapping
             yield name, file.get_tensor(name)

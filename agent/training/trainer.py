@@ -51,7 +51,6 @@ from agent.settings import TrainSettings
 from agent.training import (
     checkpoints,
     logprob_check,
-    loss_inputs,
     ranks,
     token_logprobs,
     trained_weights,
@@ -60,7 +59,14 @@ from agent.training.batching import Rows, make_rows, micro_batches
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
 from agent.training.metrics import rollout_metrics
 from agent.training.trl_config import learning_rate_factor, training_arguments
-from agent.training.trl_loss import RowLossTrainer
+from agent.training.trl_loss import (
+    LossInputs,
+    RowLossTrainer,
+    divergence_rows,
+    loss_inputs,
+    old_logps,
+    sampled_only,
+)
 from agent.training.trust_region import TrustRegion, step_kl
 
 Rollout = Callable[[PreTrainedModel, int], Sequence[Sequence[Trajectory]]]
@@ -146,7 +152,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         self._folder = output_dir
         self._saving: Path | None = None
         self._resumed = False
-        self._batches: list[loss_inputs.LossInputs] = []
+        self._batches: list[LossInputs] = []
         self._learns = False
         self._engine = engine
         self._counted = counted
@@ -236,7 +242,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         trees = not token_logprobs.fused(device)
         of_rank = {"rank": ranks.index(), "ranks": ranks.count()}
         batches = [
-            loss_inputs.tensors(batch, rows.normaliser, device)
+            loss_inputs(batch, rows.normaliser, device)
             for batch in micro_batches(used, size, pad, trees=trees, **of_rank)
         ]
         if self.beta > 0:
@@ -295,19 +301,19 @@ class TreeGRPOTrainer(RowLossTrainer):
     def _note_ratios(self) -> None:
         """Record the mean deviation of a later update's importance ratios from 1."""
         now = np.concatenate([np.zeros(0), *(trainer for _, trainer in self._compared)])
-        parts = ranks.gather(np.expm1(now - loss_inputs.old_logps(self._batches)))
+        parts = ranks.gather(np.expm1(now - old_logps(self._batches)))
         if (moved := np.concatenate(parts)).size:
             self._note("train/ratio_deviation", float(np.abs(moved).mean()))
 
     def _step_kl(self) -> float:
         """Divergence of the policy from the one that sampled, on a share of the step's rows."""
-        shares = loss_inputs.divergence_rows(self._batches)
+        shares = divergence_rows(self._batches)
         after = [
-            loss_inputs.sampled_only(self._logps_of(self.model, share), share)
+            sampled_only(self._logps_of(self.model, share), share)
             for share in self._counted("step limit", shares)
         ]
         # All ranks measure the same divergence, so they shorten the step alike.
-        parts = ranks.gather((loss_inputs.old_logps(shares), np.concatenate([np.zeros(0), *after])))
+        parts = ranks.gather((old_logps(shares), np.concatenate([np.zeros(0), *after])))
         return step_kl(*(np.concatenate(side) for side in zip(*parts, strict=True)))
 
     def _note(self, name: str, value: float) -> None:

@@ -8,6 +8,7 @@ constraints.txt pins.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from trl.trainer.grpo_config import GRPOConfig
@@ -16,6 +17,26 @@ from agent.settings import TrainSettings
 
 EPSILON_LOW, EPSILON_HIGH = 0.2, 0.28
 """Ratios are clipped below and above 1 by these, as in DAPO: rare tokens may rise further."""
+
+
+def shared_arguments(train: TrainSettings, output_dir: Path, seed: int) -> dict[str, Any]:
+    """Options of the Trainer that GRPO and the supervised training share."""
+    return {
+        "output_dir": str(output_dir),
+        "dataloader_pin_memory": False,
+        "optim": "adamw_torch",
+        "weight_decay": 0.0,
+        "adam_beta1": 0.9,
+        # Precision of the loaded model: with autocast, trainer and rollout would differ.
+        "bf16": False,
+        "fp16": False,
+        "use_cpu": not torch.cuda.is_available(),
+        "gradient_checkpointing": train.gradient_checkpointing,
+        "seed": seed,
+        "data_seed": seed,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+    }
 
 
 def training_arguments(
@@ -28,7 +49,7 @@ def training_arguments(
     trees = settings.problems_per_step * settings.group_size
     updates = settings.num_iterations
     arguments = GRPOConfig(
-        output_dir=str(output_dir),
+        **shared_arguments(settings, output_dir, settings.seed),
         # Loop: trainer.py does a generation and then `num_iterations` optimizer steps.
         max_steps=settings.steps * updates,
         per_device_train_batch_size=trees,
@@ -38,7 +59,6 @@ def training_arguments(
         num_generations=settings.group_size,
         shuffle_dataset=False,
         remove_unused_columns=False,
-        dataloader_pin_memory=False,
         # Loss.
         loss_type="dapo",
         beta=0.0,  # trainer.py sets it, because TRL would load a reference by name
@@ -51,29 +71,17 @@ def training_arguments(
         temperature=temperature,
         vllm_importance_sampling_correction=False,
         # Optimizer.
-        optim="adamw_torch",
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",  # replaced: see learning_rate_factor
         warmup_steps=0,
-        weight_decay=0.0,
-        adam_beta1=0.9,
         adam_beta2=0.99,
         adam_epsilon=1e-8,
         max_grad_norm=0.1,
-        # Precision of the loaded model: with autocast, trainer and rollout would differ.
-        bf16=False,
-        fp16=False,
         tf32=False if torch.cuda.is_available() else None,
-        use_cpu=not torch.cuda.is_available(),
-        gradient_checkpointing=settings.gradient_checkpointing,
-        # Seeds, logs, checkpoints.
-        seed=settings.seed,
-        data_seed=settings.seed,
+        # Logs, checkpoints.
         logging_steps=updates,
-        logging_nan_inf_filter=False,
         log_multimodal=False,
         report_to=settings.report_to,
-        disable_tqdm=True,
         save_steps=settings.save_every * updates,
         # Several processes: every weight has a gradient, and no buffer changes.
         ddp_find_unused_parameters=False,

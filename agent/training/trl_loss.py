@@ -5,6 +5,7 @@ All that depends on the inside of the loss of TRL 1.15 is here; `trainer.py` has
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from agent.settings import TrainSettings
-from agent.training import loss_inputs, token_logprobs
+from agent.training import token_logprobs
+from agent.training.batching import MicroBatch
 
 if GRPOTrainer.__name__ != "GRPOTrainer":
     # Its subclass would inherit another loss, and attach no adapter.
@@ -21,9 +23,60 @@ if GRPOTrainer.__name__ != "GRPOTrainer":
         "this import. Import agent.training.trainer first, and then unsloth."
     )
 
+LossInputs = dict[str, torch.Tensor]
+"""A micro-batch by TRL's names. `env_mask`: sampled tokens; `families`: rows that begin alike."""
+
+KL_EVERY = 10
+"""Every tenth family of rows measures a step's divergence, so that few beginnings are read."""
+KL_LEAST = 8
+"""The first families always do, because the mean over one or two rows is mostly noise."""
+
+
+def loss_inputs(batch: MicroBatch, normaliser: float, device: torch.device) -> LossInputs:
+    """A micro-batch for the loss; columns before `context` are the prompt."""
+    at = batch.context
+    weighted_B_T = batch.env_mask_B_T * batch.weights_B[:, None]
+    arrays = {
+        "prompt_ids": batch.ids_B_T[:, :at],
+        "prompt_mask": batch.attention_B_T[:, :at],
+        "completion_ids": batch.ids_B_T[:, at:],
+        "completion_mask": batch.attention_B_T[:, at:],
+        "tool_mask": weighted_B_T[:, at:],
+        "advantages": batch.advantages_B,
+        "sampling_per_token_logps": batch.logprobs_B_T[:, at:],
+        "env_mask": batch.env_mask_B_T[:, at:],
+        "families": batch.families_B,
+    }
+    return {
+        **{name: torch.from_numpy(array).to(device) for name, array in arrays.items()},
+        "num_items_in_batch": torch.tensor(normaliser, device=device),
+    }
+
+
+def sampled_only(values_B_T: torch.Tensor, inputs: LossInputs) -> np.ndarray:
+    """Values of the sampled tokens, [N]."""
+    return values_B_T[inputs["env_mask"]].float().cpu().numpy()
+
+
+def old_logps(batches: Sequence[LossInputs]) -> np.ndarray:
+    """Log-probabilities of the sampled tokens under the policy that sampled them, [N]."""
+    old = [sampled_only(batch["old_per_token_logps"], batch) for batch in batches]
+    return np.concatenate([np.zeros(0), *old])
+
+
+def divergence_rows(batches: Sequence[LossInputs]) -> list[LossInputs]:
+    """The families of a step that measure it, however the rows are cut and dealt."""
+    shares = []
+    for batch in batches:
+        families = batch["families"]
+        rows = (families % KL_EVERY == 0) | (families >= 0) & (families < KL_LEAST)
+        if rows.any():
+            shares.append({name: part[rows] for name, part in batch.items() if part.dim()})
+    return shares
+
 
 class RowLossTrainer(GRPOTrainer):
-    """Loss of micro-batches of rows (`loss_inputs.tensors`) instead of prompts and completions.
+    """Loss of micro-batches of rows (`loss_inputs`) instead of prompts and completions.
 
     Args:
         settings: the section `train`.
@@ -43,7 +96,7 @@ class RowLossTrainer(GRPOTrainer):
     def compute_loss(
         self,
         model: torch.nn.Module,
-        inputs: loss_inputs.LossInputs,
+        inputs: LossInputs,
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
@@ -55,14 +108,14 @@ class RowLossTrainer(GRPOTrainer):
         inputs.setdefault("old_per_token_logps", self._logps_B_T)
         self._compared.append(
             (
-                loss_inputs.sampled_only(inputs["sampling_per_token_logps"], inputs),
-                loss_inputs.sampled_only(self._logps_B_T, inputs),
+                sampled_only(inputs["sampling_per_token_logps"], inputs),
+                sampled_only(self._logps_B_T, inputs),
             )
         )
         return loss
 
     @torch.no_grad()
-    def _logps_of(self, model: Any, batch: loss_inputs.LossInputs) -> torch.Tensor:
+    def _logps_of(self, model: Any, batch: LossInputs) -> torch.Tensor:
         """Log-probabilities of a micro-batch's sampled tokens, [B, T]; 0 elsewhere on a CPU."""
         self._sampled_B_T = batch["env_mask"]
         with self.compute_loss_context_manager():

@@ -19,7 +19,7 @@ from agent.errors import PolicyError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations, TurnPrompt
 from agent.settings import GenerationSettings
-from agent.vllm.server import EngineLostError, VllmServer
+from agent.vllm.server import CONCURRENCY, EngineLostError, VllmServer
 
 PURE = {
     "top_p": 1.0,
@@ -48,20 +48,13 @@ class VllmPolicy:
         conversations: ids of the frames.
         server: the server, with the adapter to play in force.
         settings: sampling.
-        concurrency: requests in flight.
     """
 
     def __init__(
-        self,
-        conversations: Conversations,
-        server: VllmServer,
-        settings: GenerationSettings,
-        *,
-        concurrency: int,
+        self, conversations: Conversations, server: VllmServer, settings: GenerationSettings
     ) -> None:
         self.settings = settings
         self._conversations, self._server = conversations, server
-        self._concurrency = concurrency
 
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         """Return a turn for each request; see `stream`."""
@@ -79,7 +72,7 @@ class VllmPolicy:
         """
         asked: dict[Future[dict[str, Any]], tuple[int, TurnPrompt, list[int]]] = {}
         lost: list[int] = []
-        pool = ThreadPoolExecutor(max_workers=self._concurrency)
+        pool = ThreadPoolExecutor(max_workers=CONCURRENCY)
         try:
             for place, request in enumerate(requests):
                 prompt = self._conversations.read(request)

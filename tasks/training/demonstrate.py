@@ -13,8 +13,27 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from agent.demonstrations import keyed_plan, move_demonstrator
+from agent.demonstrations.demonstrator import Demonstrator, Mistake
+from agent.demonstrations.keyed_plan import Keyed
+from agent.demonstrations.move_demonstrator import MoveDemonstrator
+from agent.demonstrations.rows import (
+    TAUGHT,
+    DemonstrationRow,
+    TokenisedPolicy,
+    demonstration_rows,
+    good_episodes,
+    reader_rows,
+    repetitive,
+)
+from agent.models import model_files
+from agent.policies.base import Policy
+from agent.policies.conversations import Conversations
+from agent.policies.hf_policy import load_configs, load_model
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.problems.schema import Problem
@@ -22,22 +41,14 @@ from env.problems.store import ProblemStore
 from env.prompts import llm_messages
 from tasks import paths
 from tasks.config.params import Params
+from tasks.deployment.environment import environment
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import replacing
-from tasks.registry import warm_start
+from tasks.registry import serving, warm_start
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
+from tasks.tracking.runs import StageRun
 from tasks.training.problem_data import draw_shown
-
-if TYPE_CHECKING:
-    from agent.demonstrations.demonstrator import Demonstrator
-    from agent.demonstrations.keyed_plan import Keyed
-    from agent.demonstrations.move_demonstrator import MoveDemonstrator
-    from agent.demonstrations.rows import DemonstrationRow
-    from agent.policies.base import Policy
-    from agent.policies.conversations import Conversations
-    from tasks.tracking.runs import StageRun
-
 
 SLIPS = 0.15
 """Episodes of the demonstrator with a mistake and its repair."""
@@ -54,12 +65,9 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
         StageError: data, base, Unsloth or its GPU is missing, the teacher does not answer, no
             episode is good, or the training failed.
     """
-    import torch
-
+    # TRL takes seconds to import.
     from agent.demonstrations.supervised import count_steps, train_adapter
     from agent.demonstrations.unsloth_process import train_with_unsloth
-    from agent.models.model_files import ADAPTER, free_memory
-    from agent.policies.hf_policy import load_configs, load_model
 
     check(params)
     settings = params.warmstart.sft
@@ -67,7 +75,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     torch.set_num_threads(params.threads)
     with replacing(base) as folder:
         origin = warm_start.write_source(params, run, folder)
-        free_memory()  # for the process of Unsloth
+        model_files.free_memory()  # for the process of Unsloth
         rows = demonstrate(params, run, problems, *load_configs(folder))
         steps = count_steps(rows, settings, params.train)
         with progress.doing("supervised training", "steps", steps) as work:
@@ -77,7 +85,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
                 run.log_metrics({"warmstart/loss": figures["loss"]}, step=step)
 
             job = (rows, settings, params.train)
-            out = folder / ADAPTER
+            out = folder / model_files.ADAPTER
             if params.model.backend == "unsloth":
                 train_with_unsloth(
                     folder,
@@ -128,7 +136,7 @@ def check(params: Params) -> None:
                 params.env.passage_chars,
             )
     if params.model.backend == "unsloth":
-        from agent.models.unsloth_loader import require_unsloth
+        from agent.demonstrations.unsloth_process import require_unsloth
 
         require_unsloth()
 
@@ -163,16 +171,11 @@ def choose(params: Params) -> list[Problem]:
 
 def keyed(params: Params) -> Keyed:
     """Sizes of the keyed plan."""
-    from agent.demonstrations.keyed_plan import Keyed
-
-    settings = params.warmstart.sft
-    return Keyed(near_chars=settings.near_chars)
+    return Keyed(near_chars=params.warmstart.sft.near_chars)
 
 
 def fault(params: Params, problem: Problem) -> str | None:
     """Reason why the demonstrator can't show a problem; None if it can."""
-    from agent.demonstrations import keyed_plan, move_demonstrator
-
     if params.warmstart.sft.plan == "moves":
         return move_demonstrator.fault(problem, params.warmstart.sft.moves)
     if problem.candidates:
@@ -192,18 +195,6 @@ def demonstrate(
     Raises:
         StageError: no episode is good.
     """
-    from agent.demonstrations import keyed_plan
-    from agent.demonstrations.demonstrator import Mistake
-    from agent.demonstrations.move_demonstrator import lessons
-    from agent.demonstrations.rows import (
-        TAUGHT,
-        demonstration_rows,
-        good_episodes,
-        reader_rows,
-        repetitive,
-    )
-    from agent.policies.conversations import Conversations
-
     settings, generation = params.warmstart.sft, params.generation
     conversations = Conversations(model, tokenizer, generation)
     if settings.teacher == "endpoint":
@@ -220,7 +211,7 @@ def demonstrate(
         left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, TAUGHT[settings.plan])
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     if settings.teacher == "demonstrator" and settings.plan == "moves":
-        read = lessons(problems, settings.moves, params.env, params.rewards)
+        read = move_demonstrator.lessons(problems, settings.moves, params.env, params.rewards)
         style = params.env.prompt_style
         asked = ((llm_messages(style, prompt), reply) for prompt, reply in read)
         rows += reader_rows(conversations.chat, asked)
@@ -241,16 +232,14 @@ def demonstrate(
 
 def demonstrator_of(params: Params, problems: Sequence[Problem]) -> Demonstrator | MoveDemonstrator:
     """The script that plays the plan of the settings."""
-    from agent.demonstrations.demonstrator import Demonstrator
-    from agent.demonstrations.move_demonstrator import MoveDemonstrator
-
     settings = params.warmstart.sft
     if settings.plan == "moves":
         return MoveDemonstrator(
             problems, settings.moves, params.rewards.min_cover, seed=settings.seed
         )
     return Demonstrator(
-        *(problems, params.env),
+        problems,
+        params.env,
         slips=SLIPS,
         seed=settings.seed,
         keyed=keyed(params),
@@ -262,9 +251,6 @@ def play_all(
     params: Params, policy: Policy, conversations: Conversations, problems: Sequence[Problem]
 ) -> list[Trajectory]:
     """Episodes of the problems, with the token ids of the model that will be trained."""
-    from agent.demonstrations.tokenised import TokenisedPolicy
-    from tasks.deployment.environment import environment
-
     specs = [
         EpisodeSpec(problem.problem_id, seed=number, difficulty=problem.difficulty)
         for number, problem in enumerate(problems)
@@ -281,8 +267,6 @@ def endpoint(params: Params) -> Policy:
     Raises:
         PolicyError: it refuses a test question or does not answer.
     """
-    from tasks.registry import serving
-
     settings = params.warmstart.sft
     assert settings.base_url is not None
     assert settings.model is not None

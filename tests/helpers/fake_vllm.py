@@ -22,8 +22,9 @@ from peft import PeftModel
 from agent.decoding.row_buffer import CacheShape
 from agent.decoding.sampling import SampledTurn, sample
 from agent.policies.hf_policy import load_model
+from agent.vllm.policy import PURE
 from agent.vllm.server import Engine
-from helpers.vllm_contract import GIVEN, SAMPLING, contract
+from helpers.vllm_contract import GIVEN, contract
 
 NAME = "base-0123"
 
@@ -104,7 +105,7 @@ class FakeVllm(ThreadingHTTPServer):
     def complete(self, body: dict[str, Any]) -> Answer:
         """Sample a turn after the ids of the prompt."""
         self.bodies.append(body)
-        wrong = [key for key, value in SAMPLING.items() if body.get(key) != value]
+        wrong = [key for key, value in PURE.items() if body.get(key) != value]
         missing = [key for key in GIVEN if key not in body]
         unknown = sorted(body.keys() - set(contract()["completion_request"]))
         if wrong or missing or unknown:

@@ -12,20 +12,6 @@ from pathlib import Path
 from typing import Any
 
 CONTRACT = Path(__file__).parents[1] / "data/vllm_contract.json"
-SAMPLING = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "ignore_eos": True,
-    "watermarking": False,
-    "logprobs": 0,
-    "return_token_ids": True,
-    "return_tokens_as_token_ids": True,
-}
-"""Values that make the sampled distribution that of the model."""
 GIVEN = ("model", "prompt", "max_tokens", "temperature", "seed", "stop_token_ids")
 """Fields whose values depend on the turn."""
 

@@ -197,13 +197,7 @@ def test_a_llama_with_the_files_of_smollm2_on_the_hub_becomes_the_base(
         assert (model(IDS).logits - llama(dtype=torch.bfloat16).float()(IDS).logits).norm() < 1
 
 
-def test_another_program_in_place_of_the_hub_is_told(hub: SpaceHub, tmp_path: Path) -> None:
-    hub.faults["/api/models/"] = ["always", 200]  # such as a page that asks to log in
-    with pytest.raises(PolicyError, match="did not answer as a Hub does"):
-        prepare_base(ModelSettings(source="org/good"), tmp_path / "base")
-
-
-def test_the_space_of_a_large_model_is_counted_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_space_and_memory_of_a_large_model_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     source = base_model.SourceModel("org/large", {"model.safetensors": 8 * 10**9}, 4 * 10**9, "abc")
     usage = SimpleNamespace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
@@ -212,6 +206,11 @@ def test_the_space_of_a_large_model_is_counted_by_part(monkeypatch: pytest.Monke
         base_model.require_space(source, settings, torch.float16, Path())
     usage.free = 28 * 10**9
     base_model.require_space(source, settings, torch.float16, Path())
+    monkeypatch.setattr(base_model, "machine_bytes", lambda: int(36.9e9))
+    with pytest.raises(PolicyError, match=r"4,000 million weights need 37\.0 GB .* has 36\.9 GB"):
+        base_model.require_memory(source)
+    monkeypatch.setattr(base_model, "machine_bytes", lambda: int(37.1e9))
+    base_model.require_memory(source)
 
 
 GPTQ = {"quantization_config": {"quant_method": "gptq"}}
@@ -247,6 +246,7 @@ def test_a_folder_that_cannot_be_a_base_is_refused(
 @pytest.mark.parametrize(
     ("settings", "config", "word"),
     [
+        ({"source": "org/good"}, {}, "did not answer as a Hub does"),
         ({"source": "org/gated"}, {}, "HF_TOKEN"),
         ({"source": "org/missing"}, {}, "nor a model on the Hub"),
         ({"source": "org/good", "revision": "v9"}, {}, "revision v9"),
@@ -263,6 +263,8 @@ def test_a_model_of_the_hub_is_refused_before_its_weights_are_fetched(
     files = dict(hub.repos["model", "org/good"].files)
     files["config.json"] = json.dumps(json.loads(files["config.json"]) | config).encode()
     hub.add("model", "org/odd", files)
+    if word == "did not answer as a Hub does":
+        hub.faults["/api/models/"] = ["always", 200]  # such as a page that asks to log in
     with pytest.raises(PolicyError, match=word):
         prepare_base(ModelSettings.model_validate(settings), tmp_path / "base")
     assert "model.safetensors" not in fetched(hub)

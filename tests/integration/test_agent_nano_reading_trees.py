@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from agent.nano.plans import BEST, PlanKind, ReadingPlan, ReadingTalks
-from agent.nano.slips import with_slip
+from agent.nano.plans import BEST, PlanKind, ReadingPlan, ReadingTalks, with_slip
 from agent.nano.tokenizer import Conversation
 from agent.policies.base import TurnReply, TurnRequest
 from agent.rollouts.engine import play

@@ -1,17 +1,25 @@
-"""Supervised training of an adapter of a tiny Qwen3 on demonstrations."""
+"""Supervised training of an adapter: its loss against rows one by one, and a tiny Qwen3."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.random_model import flat, qwen, tokenizer
+from helpers.tiny_trees import VOCAB, tiny_model, tiny_tokenizer
+from torch.nn import functional
 
 from agent.demonstrations.demonstrator import Demonstrator
-from agent.demonstrations.rows import IGNORED, demonstration_rows, good_episodes
-from agent.demonstrations.tokenised import TokenisedPolicy
+from agent.demonstrations.rows import (
+    IGNORED,
+    DemonstrationRow,
+    TokenisedPolicy,
+    demonstration_rows,
+    good_episodes,
+)
 from agent.errors import PolicyError
 from agent.policies.conversations import Conversations
 from agent.rollouts.engine import play
@@ -28,6 +36,8 @@ pytestmark = [
 TRAIN = TrainSettings(micro_batch_tokens=2048)
 GENERATION = GenerationSettings(max_turn_tokens=480, max_frame_tokens=1536)
 SFT = SftSettings(epochs=4, learning_rate=2e-2, batch_tokens=4096)
+SMALL = SftSettings(epochs=1, batch_tokens=256)
+FEW = TrainSettings(micro_batch_tokens=64)
 
 
 def test_an_adapter_learns_demonstrations_in_float32(
@@ -106,3 +116,66 @@ def test_a_training_that_breaks_the_weights_writes_no_adapter(tmp_path: Path) ->
             on_step=lambda step, figures: None,
         )
     assert not (tmp_path / "adapter").exists()
+
+
+def demonstrated() -> list[DemonstrationRow]:
+    """Readers of three prompts, and a root of two turns, whose observation has no label."""
+    rng = np.random.default_rng(0)
+
+    def text(length: int) -> list[int]:
+        return [int(token) for token in rng.integers(2, VOCAB, length)]
+
+    rows = []
+    for prompt in (text(30), text(20), text(25)):
+        for _ in range(4):
+            reply = text(3)
+            labels = [IGNORED] * len(prompt) + reply
+            rows.append(DemonstrationRow(input_ids=prompt + reply, labels=labels))
+    root = text(40)
+    labels = [IGNORED] * 10 + root[10:20] + [IGNORED] * 12 + root[32:]
+    return [*rows, DemonstrationRow(input_ids=root, labels=labels)]
+
+
+def trainer_of(folder: Path) -> Any:
+    from agent.demonstrations.supervised import AdapterTrainer
+
+    made = AdapterTrainer(
+        *(
+            tiny_model(),
+            tiny_tokenizer(),
+            demonstrated(),
+            SMALL,
+            TRAIN.model_copy(update={"micro_batch_tokens": 64}),
+        ),
+        output_dir=folder,
+        on_step=lambda step, figures: None,
+    )
+    generator = torch.Generator().manual_seed(1)
+    adapted: Any = made.model
+    for name, weight in adapted.named_parameters():
+        if "lora_" in name:
+            weight.data.normal_(std=0.1, generator=generator)
+    return made
+
+
+def test_loss_and_gradient_of_a_step_are_those_of_its_rows_one_by_one(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    labels = sum(label != IGNORED for row in demonstrated() for label in row["labels"])
+    batches = list(trainer.get_train_dataloader())
+    assert len(batches) > 2
+    parts = [trainer.training_step(trainer.model, b, torch.tensor(labels)) for b in batches]
+    found = [weight.grad.clone() for weight in weights]
+    trainer.model.zero_grad()
+    loss = torch.zeros(())
+    for row in demonstrated():
+        logits = trainer.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, :-1]
+        targets = torch.tensor(row["labels"][1:])
+        loss = loss + functional.cross_entropy(
+            logits, targets, ignore_index=IGNORED, reduction="sum"
+        )
+    (loss / labels).backward()
+    assert sum(parts).item() == pytest.approx(loss.item() / labels, abs=1e-5)
+    for weight, gradient in zip(weights, found, strict=True):
+        torch.testing.assert_close(gradient, weight.grad, rtol=1e-4, atol=1e-6)
+    assert max(float(gradient.abs().max()) for gradient in found) > 1e-2

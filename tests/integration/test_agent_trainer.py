@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from helpers.tiny_trees import SETTINGS, make_trainer, note_logprobs, play_trees, tiny_model
+from helpers.tiny_trees import SETTINGS, make_trainer, play_trees, tiny_model
 
 from agent.errors import CheckpointError, LogprobCheckError, RolloutError
-from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints
 from agent.training.trained_weights import copies
@@ -18,9 +16,6 @@ pytestmark = [
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
 
-WANTED = 7
-"""The token whose share among the sampled ones is the reward."""
-
 CLOCKS = {
     "train/tokens_per_second",
     "train/rollout_seconds",
@@ -29,23 +24,6 @@ CLOCKS = {
     "step_time",
 }
 """Metrics that differ from run to run; `epoch` is the Trainer's measure of progress."""
-
-
-def play_wanted(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
-    """Two groups of eight roots that really sample; the reward is the share of `WANTED`."""
-    generator = torch.Generator().manual_seed(step)
-    ids = torch.tensor([[2, 3]] * 16)
-    for _ in range(6):
-        with torch.no_grad():
-            distribution = torch.softmax(model(input_ids=ids).logits[:, -1].float(), -1)
-        ids = torch.cat([ids, torch.multinomial(distribution, 1, generator=generator)], dim=1)
-    trees = []
-    for row in ids[:, 2:].tolist():
-        turn = TurnRecord("", "", "stop", prompt_ids=[2, 3], sampled_ids=row)
-        frames = {0: FrameRecord(0, None, 0, "rlm", [turn], "final")}
-        trees.append(Trajectory("p", "easy", frames=frames, reward=row.count(WANTED) / len(row)))
-    note_logprobs(model, trees)
-    return [trees[:8], trees[8:]]
 
 
 TOO_LARGE = 5e-5
@@ -93,20 +71,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
         for key in mine:
             if key not in CLOCKS:
                 assert mine[key] == other[key], key
-
-
-def test_training_raises_the_reward(tmp_path):
-    means = []
-
-    def rollout(model, step):
-        groups = play_wanted(model, step)
-        means.append(np.mean([tree.reward for group in groups for tree in group]))
-        return groups
-
-    changed = {"steps": 12, "learning_rate": 0.03, "group_size": 8, "max_step_kl": 1e9}
-    settings = SETTINGS.model_copy(update=changed)
-    make_trainer(tmp_path, settings, rollout=rollout).resume(None)
-    assert np.mean(means[-5:]) > np.mean(means[:5]) + 0.2
 
 
 def test_the_logprob_check_catches_another_temperature(tmp_path):

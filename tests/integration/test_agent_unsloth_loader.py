@@ -1,4 +1,4 @@
-"""The loader of Unsloth: its arguments, the order of imports, what it says where it cannot run."""
+"""The loader of Unsloth: its arguments, and the adapter of a base."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from helpers.random_model import save_qwen, write_adapter, write_base
 
-from agent.errors import PolicyError
-from agent.models.unsloth_loader import TRAINERS, load_with_unsloth
+from agent.demonstrations.unsloth_process import load_with_unsloth
 from agent.policies.hf_policy import load_model
 from agent.settings import LoraSettings
 
-pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
+pytestmark = pytest.mark.xdist_group("trainer")  # so that one process imports TRL
 
 ROOT = Path(__file__).parents[2]
 SIGNATURES = json.loads((ROOT / "tests/data/unsloth_signatures.json").read_text())
@@ -43,7 +41,6 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "tests/helpers/unsloth_standin"))
     monkeypatch.setenv("UNSLOTH_CALLS", str(tmp_path / "calls"))
-    monkeypatch.setitem(sys.modules, TRAINERS[0], ModuleType(TRAINERS[0]))
     yield tmp_path / "calls"
     sys.modules.pop("unsloth", None)
 
@@ -80,16 +77,6 @@ def test_the_adapter_of_a_base_is_loaded_into_it(
     adapters = [(n, weight) for n, weight in expected.named_parameters() if "lora" in n]
     assert len(adapters) == 28
     assert all(torch.equal(found[name], weight) for name, weight in adapters)
-
-
-def test_unsloth_before_the_trainer_is_refused(
-    base: Path, calls: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in TRAINERS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(PolicyError, match=r"Import agent\.training\.trainer first"):
-        load(base)
-    assert not calls.exists()
 
 
 REAL = """

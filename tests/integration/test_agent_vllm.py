@@ -47,7 +47,7 @@ def fake(base) -> Iterator[FakeVllm]:
 
 def served(fake: FakeVllm, loaded: Any, settings=GENERATION) -> VllmPolicy:
     server = VllmServer(fake.engine)
-    return VllmPolicy(Conversations(*loaded, settings), server, settings, concurrency=8)
+    return VllmPolicy(Conversations(*loaded, settings), server, settings)
 
 
 def converse(policy: Any, turns: int, episodes: int = 5) -> list[list[TurnReply]]:

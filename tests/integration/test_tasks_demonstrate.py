@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from agent.demonstrations import unsloth_process
 from agent.demonstrations.demonstrator import Demonstrator
-from agent.models import model_files, unsloth_loader
+from agent.models import model_files
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import load_model
@@ -128,7 +128,7 @@ def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(STANDIN))
     monkeypatch.setattr(sys, "executable", warm)
-    monkeypatch.setattr(unsloth_loader, "require_unsloth", lambda: None)
+    monkeypatch.setattr(unsloth_process, "require_unsloth", lambda: None)
     events = []
     free, train = model_files.free_memory, unsloth_process.train_with_unsloth
 

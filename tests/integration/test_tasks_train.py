@@ -27,7 +27,6 @@ from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints
 from tasks import paths, train
 from tasks.config.params import Params
-from tasks.deployment import environment
 from tasks.errors import StageError
 from tasks.tracking import runs
 from tasks.training import fingerprint
@@ -305,7 +304,7 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
 def test_an_adapter_of_other_settings_is_refused_before_the_environment_starts(
     project, base, server_params, monkeypatch
 ):
-    monkeypatch.setattr(environment, "environment", None)
+    monkeypatch.setattr(train, "environment", None)
     (project / "models/base").unlink()  # a link to the base of all tests
     shutil.copytree(base, project / "models/base")
     adapter = project / "models/base/adapter"

@@ -57,7 +57,7 @@ def test_an_interrupt_leaves_the_old_base(place, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent.nano.warmstart.save", interrupt)
+    monkeypatch.setattr("tasks.warmstart.save", interrupt)
     with pytest.raises(KeyboardInterrupt):
         warmstart.run(resolve(overrides=["threads=1", FEW, "warmstart.kind=none"]), Recorder())
     assert [path.name for path in place.iterdir()] == ["old"]

@@ -123,8 +123,9 @@ def test_a_template_that_cannot_be_played_is_refused_with_the_settings_that_help
         bake(tokenizer_of(family), settings(template, arguments))
 
 
-def test_a_tokenizer_without_a_template_is_refused() -> None:
-    bare = tokenizer_of("qwen3")
-    bare.chat_template = None
-    with pytest.raises(PolicyError, match="no chat template"):
-        bake(bare, settings("own", OFF))
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_tokenizer_without_a_template_or_an_end_of_turn_is_refused(ends: bool) -> None:
+    bare = tokenizer_of("qwen2_5")
+    bare.chat_template = bare.chat_template.replace("<|im_end|>", "") if ends else None
+    with pytest.raises(PolicyError, match="special token" if ends else "no chat template"):
+        bake(bare, settings("own", {}))

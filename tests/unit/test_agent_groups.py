@@ -65,15 +65,6 @@ def draw(env: Env, settings: TrainSettings = SETTINGS, step: int = 3) -> Drawn:
     return draw_groups(env, step, Curriculum(settings.curriculum), PROBLEMS, settings)
 
 
-def test_groups_with_a_signal_are_played_once():
-    env = Env(by_seed)
-    drawn = draw(env)
-    assert len(env.calls) == 1
-    assert [len(group) for group in drawn.groups] == [4] * 4
-    assert drawn.episodes == [tree for group in drawn.groups for tree in group]
-    assert (drawn.replaced_voids, drawn.resampled_groups, drawn.extra_episodes) == (0, 0, 0)
-
-
 def test_flat_groups_are_exchanged_for_others_and_still_reported():
     def flat_at_first(spec: EpisodeSpec) -> float:
         flat = {env.calls[0][0].problem_id, env.calls[0][-1].problem_id}
@@ -141,14 +132,17 @@ def test_the_episodes_depend_only_on_seed_and_step():
     assert len(set(seeds)) == len(seeds)
 
 
-def test_a_void_episode_is_played_again_first_as_it_was():
-    def first_time(spec: EpisodeSpec, call: int) -> str | None:
-        return "lost" if call == 1 and spec.seed % 5 == 0 else None
+@pytest.mark.parametrize("reason", ["lost", BUSY])
+def test_a_void_episode_is_played_again_first_as_it_was(reason):
+    def is_lost(spec: EpisodeSpec) -> bool:
+        return spec == env.calls[0][0] if reason == BUSY else spec.seed % 5 == 0
 
-    env = Env(by_seed, first_time)
+    env = Env(by_seed, lambda spec, call: reason if call == 1 and is_lost(spec) else None)
     drawn = draw(env)
-    lost = [spec for spec in env.calls[0] if spec.seed % 5 == 0]
+    lost = list(filter(is_lost, env.calls[0]))
     assert lost
+    assert len(env.calls) == 2
+    assert drawn.charged_voids == 0
     assert env.calls[1] == lost
     whole = draw(Env(by_seed))
     assert drawn.groups == whole.groups  # as if nothing had been lost
@@ -214,17 +208,6 @@ def test_voiding_poor_episodes_does_not_pay(cheat: Void) -> None:
     assert sum(tree.void == BUSY for tree in drawn.episodes) >= drawn.charged_voids
 
 
-def test_the_first_clock_void_of_a_problem_is_played_again_as_a_lost_one() -> None:
-    def first(spec: EpisodeSpec, call: int) -> str | None:
-        return BUSY if call == 1 and spec == env.calls[0][0] else None
-
-    env = Env(by_seed, first)
-    drawn = draw(env)
-    assert env.calls[1] == env.calls[0][:1]
-    assert rewards(drawn) == rewards(draw(Env(by_seed)))
-    assert (drawn.replaced_voids, drawn.charged_voids) == (1, 0)
-
-
 def disconnects(spec: EpisodeSpec, call: int) -> str | None:
     """It loses its connection, by whatever means, where the episode looks poor."""
     return "connection: closed (1009)" if poor(spec) else None
@@ -261,6 +244,14 @@ def test_losing_the_connection_of_poor_episodes_does_not_pay(cheat):
     assert drawn.extra_episodes == len(env.calls[1]) <= 2 * len(lost)
 
 
+@pytest.mark.parametrize(
+    ("void", "turns"), [(lambda spec, call: BUSY, 1), (disconnects, 0)], ids=["all", "at once"]
+)
+def test_without_a_valid_episode_or_a_turn_nobody_is_charged(void: Void, turns: int) -> None:
+    env = Env(by_seed, void, turns)
+    assert draw(env, SETTINGS.model_copy(update={"resample_groups": 0})).charged_voids == 0
+
+
 @pytest.mark.parametrize("outages", [(1,), (1, 2), (1, 2, 3)])
 def test_an_outage_is_charged_to_nobody(outages: tuple[int, ...]) -> None:
     """Half of the episodes in flight are lost, whatever they contain."""
@@ -271,17 +262,6 @@ def test_an_outage_is_charged_to_nobody(outages: tuple[int, ...]) -> None:
 
     drawn = draw(Env(by_seed, outage), SETTINGS.model_copy(update={"resample_groups": 0}))
     assert drawn.charged_voids == 0
-
-
-def test_a_connection_lost_before_the_first_turn_is_charged_to_nobody() -> None:
-    env = Env(by_seed, disconnects, turns=0)
-    assert draw(env, SETTINGS.model_copy(update={"resample_groups": 0})).charged_voids == 0
-
-
-def test_a_problem_without_a_valid_episode_charges_nobody() -> None:
-    drawn = draw(Env(by_seed, lambda spec, call: BUSY), SETTINGS)
-    assert drawn.charged_voids == 0
-    assert all(tree.reward is None for group in drawn.groups for tree in group)
 
 
 def test_a_lost_environment_costs_only_the_extra_episodes():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from helpers.tiny_trees import sampled_logps
 from agent.decoding import sampling
 from agent.decoding.folding import Folding
 from agent.errors import PolicyError
-from agent.models.chat_template import ChatFormat
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.settings import GenerationSettings
@@ -99,11 +97,6 @@ def test_logprobs_equal_a_full_forward_pass_over_several_turns(kind, temperature
             assert END not in turn.sampled_ids[:-1]
 
 
-def test_frames_of_one_prompt_have_their_own_seeds():
-    one, other = policy_of().act([request(number, 0, "word") for number in (0, 1)])
-    assert one.sampled_ids != other.sampled_ids
-
-
 def test_a_full_gpu_names_the_settings_to_lower(monkeypatch):
     model = tiny().train()
     policy = policy_of(model, batch_frames=5, cache_tokens=90)
@@ -115,26 +108,6 @@ def test_a_full_gpu_names_the_settings_to_lower(monkeypatch):
     with pytest.raises(PolicyError, match="batch_frames"):
         policy.act([request(0, 0, "word")])
     assert model.training
-
-
-def test_special_tokens_never_appear_in_decoded_text():
-    chat = ChatFormat(tokenizer())
-    ids = chat.tokenizer.encode("a<|im_start|>b<|im_end|>", add_special_tokens=False)
-    assert (len(ids), chat.text(ids)) == (4, "ab")
-
-
-def test_a_template_that_ends_no_turn_is_refused():
-    endless = copy(tokenizer())
-    endless.chat_template = endless.chat_template.replace("<|im_end|>", "")
-    with pytest.raises(PolicyError, match="special token"):
-        ChatFormat(endless)
-
-
-def test_a_cache_with_a_sliding_window_is_refused():
-    from agent.decoding.row_buffer import CacheShape
-
-    with pytest.raises(PolicyError, match="SlidingWindow"):
-        CacheShape.of(tiny("Mistral", sliding_window=16))
 
 
 def test_limits_end_turns_and_frames_with_length():

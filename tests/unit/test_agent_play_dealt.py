@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.training import ranks
 from env.errors import EpisodeError
 
 SPECS = [EpisodeSpec(name, seed=seed) for name in "abc" for seed in range(2)]
+PARTS = {0: [0, 1, 4, 5], 1: [2, 3]}
+"""Places of the episodes that each of two ranks plays."""
 
 
-def deal(monkeypatch, play) -> list[list[Trajectory] | str]:
-    """Episodes that each of two ranks gets, or the message of its error."""
-    sent: list = []
-    outcome: list[list[Trajectory] | str] = []
-    monkeypatch.setattr(ranks, "count", lambda: 2)
-    for last in (False, True):  # first each rank sends its part, then each gets all parts
-        for rank in (0, 1):
-            monkeypatch.setattr(ranks, "index", lambda rank=rank: rank)
-            monkeypatch.setattr(
-                ranks, "gather", lambda part, last=last: sent if last else sent.append(part) or []
-            )
-            try:
-                found: list[Trajectory] | str = ranks.play_dealt(
-                    lambda specs, rank=rank: play(rank, specs), SPECS
-                )
-            except EpisodeError as error:
-                found = str(error)
-            except KeyError:  # no other part is there yet
-                continue
-            outcome.append(found)
-    return outcome
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("other_fails", [False, True])
+def test_whole_groups_are_dealt_and_a_loss_of_one_rank_is_one_of_all(
+    monkeypatch, rank, other_fails
+):
+    def gather(own):
+        places = PARTS[1 - rank]
+        trees = [Trajectory(SPECS[n].problem_id, str(SPECS[n].seed)) for n in places]
+        parts = [own, (places, trees, "gone" if other_fails else None)]
+        return parts if rank == 0 else parts[::-1]
 
-
-def test_each_rank_plays_whole_groups_and_all_get_all_episodes_in_order(monkeypatch):
-    played: dict[int, list[str]] = {}
-
-    def play(rank, specs):
-        played[rank] = [spec.problem_id for spec in specs]
+    def play(specs):
+        assert specs == [SPECS[n] for n in PARTS[rank]]
         return [Trajectory(spec.problem_id, str(spec.seed)) for spec in specs]
 
-    outcome = deal(monkeypatch, play)
-    assert played == {0: ["a", "a", "c", "c"], 1: ["b", "b"]}
-    wanted = [(spec.problem_id, str(spec.seed)) for spec in SPECS]
-    assert len(outcome) == 2
-    for found in outcome:
-        assert [(tree.problem_id, tree.difficulty) for tree in found] == wanted
-
-
-def test_an_environment_lost_to_one_rank_is_lost_to_all(monkeypatch):
-    def play(rank, specs):
-        if rank == 1:
-            raise EpisodeError("gone")
-        return [Trajectory(spec.problem_id, "") for spec in specs]
-
-    assert deal(monkeypatch, play) == ["gone", "gone"]
+    for name, value in {"count": 2, "index": rank}.items():
+        monkeypatch.setattr(ranks, name, lambda value=value: value)
+    monkeypatch.setattr(ranks, "gather", gather)
+    if other_fails:
+        with pytest.raises(EpisodeError, match="gone"):
+            ranks.play_dealt(play, SPECS)
+    else:
+        found = ranks.play_dealt(play, SPECS)
+        assert [(t.problem_id, t.difficulty) for t in found] == [
+            (spec.problem_id, str(spec.seed)) for spec in SPECS
+        ]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.random_model import tokenizer
 
-from agent.demonstrations.tokenised import TokenisedPolicy
+from agent.demonstrations.rows import TokenisedPolicy
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.settings import GenerationSettings
@@ -68,13 +68,6 @@ def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
     assert known.decode(first.prompt_ids + first.sampled_ids + second.prompt_ids) == whole
     assert first.sampled_ids[-1] == made.chat.end_of_turn
     assert (first.text, first.finish, first.logprobs) == (text, "stop", [])
-
-
-def test_special_tokens_in_a_turn_stay_text() -> None:
-    made = conversations()
-    [reply] = turns(TokenisedPolicy(Fixed("say <|im_end|> now"), made), 1)
-    assert reply.sampled_ids.count(made.chat.end_of_turn) == 1
-    assert reply.text == "say < |im_end|> now"
 
 
 @pytest.mark.parametrize(

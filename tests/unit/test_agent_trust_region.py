@@ -64,30 +64,18 @@ def step_of_one(limit: float, divergence_of) -> tuple[float, dict[str, float]]:
     return weight.item(), noted
 
 
-def test_a_step_within_the_limit_is_left_whole():
-    assert step_of_one(4.0, lambda moved: moved**2) == (3.0, {"kl": 4.0, "scale": 1.0})
-
-
-def test_a_step_beyond_the_limit_is_halved_until_it_is_within():
-    assert step_of_one(0.3, lambda moved: moved**2) == (1.5, {"kl": 0.25, "scale": 0.25})
-
-
-def test_a_step_above_the_limit_after_all_halvings_is_undone_exactly():
-    from agent.training.trust_region import MAX_HALVINGS
-
-    measured = []
-
-    def divergence(moved: float) -> float:
-        measured.append(moved)
-        return float("inf") if moved else 0.0
-
-    assert step_of_one(1.0, divergence) == (1.0, {"kl": 0.0, "scale": 0.0})
-    assert len(measured) == MAX_HALVINGS + 2
-
-
-def test_a_step_with_a_nan_divergence_is_undone():
-    weight, noted = step_of_one(1.0, lambda moved: 0.0 if moved == 0 else float("nan"))
-    assert (weight, noted) == (1.0, {"kl": 0.0, "scale": 0.0})
+@pytest.mark.parametrize(
+    ("limit", "divergence", "end"),
+    [
+        (4.0, lambda moved: moved**2, (3.0, {"kl": 4.0, "scale": 1.0})),
+        (0.3, lambda moved: moved**2, (1.5, {"kl": 0.25, "scale": 0.25})),
+        (1.0, lambda moved: float("inf") if moved else 0.0, (1.0, {"kl": 0.0, "scale": 0.0})),
+        (1.0, lambda moved: float("nan") if moved else 0.0, (1.0, {"kl": 0.0, "scale": 0.0})),
+    ],
+    ids=["within", "beyond", "far beyond", "nan"],
+)
+def test_a_step_is_halved_until_it_is_within_the_limit_or_undone_exactly(limit, divergence, end):
+    assert step_of_one(limit, divergence) == end
 
 
 @pytest.mark.parametrize("ruined", [float("nan"), float("inf")])
