@@ -3,8 +3,8 @@
 The registered weights of challenger and champion play the same problems with the same seeds, in
 the mode that is served (`promote.mode`). `agent/evaluation/promotion.py` has the rule. Problems of
 a synthetic source are generated from a seed that depends on the challenger's weights. No model was
-trained on them. Other sources use held-out test problems. Without a champion, the opponent is
-the base before GRPO.
+trained on them. Other sources use the splits `validation` and `test`, which nothing is trained on.
+Without a champion, the opponent is the base before GRPO.
 
 The decision is written to reports/promotion.json and to tags of the version before the alias
 moves, in one call (`tasks/registry/champions.py`). Two models are compared once per rule.
@@ -233,11 +233,12 @@ def pool(params: Params, seed: int) -> Iterator[tuple[Path, list[EpisodeSpec], s
     """Problems for two sets, with their folder, which exists while the block runs, and source.
 
     Raises:
-        SettingsError: the test split is missing.
+        SettingsError: a split is missing.
     """
     if params.prepare.source != "synthetic":
-        source = f"held-out test problems of the source {params.prepare.source}, also evaluated"
-        yield paths.PROBLEMS, read_specs(paths.TEST), source
+        source = f"validation and test problems of the source {params.prepare.source}"
+        specs = [spec for split in (paths.VALIDATION, paths.TEST) for spec in read_specs(split)]
+        yield paths.PROBLEMS, specs, source
         return
     from env.problems.fields import generate
     from env.problems.schema import to_row

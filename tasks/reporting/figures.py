@@ -123,12 +123,15 @@ def before_after(report: Mapping[str, Any]) -> Figure:
         if all(tier in part["tiers"] for part in both)
     ]
     with figure_style():
-        figure = Figure(figsize=(11, 5.2))
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.35))
+        panels = 2 if len(tiers) > 1 else 1  # one tier would repeat the mean
+        figure = Figure(figsize=(7 if panels == 1 else 11, 5.2))
+        ratios = (1, 1.35)[:panels]
+        left, *right = figure.subplots(1, panels, width_ratios=ratios, squeeze=False)[0]
         _pairs_of_bars(left, whole)
         left.set(title="All problems", ylabel="Mean over held-out episodes")
-        _pairs_of_bars(right, tiers)
-        right.set_title("F1 (greedy) by papers with evidence")
+        for axes in right:
+            _pairs_of_bars(axes, tiers)
+            axes.set_title("F1 (greedy) by papers with evidence")
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
         low, high = report["reward"]["ci95"]

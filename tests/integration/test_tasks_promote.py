@@ -232,7 +232,7 @@ def test_a_small_test_split_proves_nothing(
     challenger("0.9 much better")
     report = promoted(changed(server_params, prepare={"source": "files"}))
     assert "each of the two needs 200 in 30" in report["reason"]
-    assert "held-out test problems" in report["problems"]
+    assert "validation and test problems" in report["problems"]
     assert (report["verdict"], champion()) == ("kept", None)
     assert played == []
 
