@@ -59,7 +59,7 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
         [
             f"validate would stop: too few problems in {split}: {lack}"
             for split, rows in levels.items()
-            if (lack := prepare.lack(params, split, rows))
+            if (lack := params.validate_.lack(rows, params.prepare.levels_of(split)))
         ],
     )
 

@@ -167,23 +167,6 @@ def judge(params: Params, data: Found) -> None:
         raise StageError(f"the split {split!r} is empty (rows rejected: {rejected}). {fix}{first}")
 
 
-def lack(params: Params, split: Split, levels: Counter[str]) -> str | None:
-    """What a split lacks for the stage `validate`, with the settings that require it.
-
-    Args:
-        params: settings.
-        split: name of the split.
-        levels: its rows of each difficulty.
-    """
-    least, share, lacks = params.validate_.min_rows, params.validate_.difficulty_share, []
-    if (rows := levels.total()) < least:
-        lacks.append(f"rows {rows} (validate.min_rows {least})")
-    named = params.prepare.levels_of(split)
-    if few := [f"{one} {levels[one]}" for one in named if levels[one] < share * rows]:
-        lacks.append(f"{', '.join(few)} (validate.difficulty_share {share:g})")
-    return ", ".join(lacks) or None
-
-
 def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = ()) -> None:
     """Write rows of strings; equal rows give equal bytes. Default: the columns that they have."""
     import pyarrow as pa

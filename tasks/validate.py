@@ -25,7 +25,7 @@ from tasks.data.rows import MAX_TEXT_CHARS
 from tasks.data.split import LinkKind, leaks
 from tasks.errors import StageError
 from tasks.io import require, write_json, write_text
-from tasks.prepare import SPLITS, lack
+from tasks.prepare import SPLITS
 from tasks.reporting.html import page
 
 if TYPE_CHECKING:
@@ -114,7 +114,12 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     for row, kind in product(records, get_args(LinkKind)):
         row[f"leaking_{kind}"] = others.get((kind, str(row.get("problem_id"))))
     lacks = [
-        (split, lack(params, split, Counter(files[split].get("difficulty", []))))
+        (
+            split,
+            params.validate_.lack(
+                Counter(files[split].get("difficulty", [])), params.prepare.levels_of(split)
+            ),
+        )
         for split in SPLITS
     ]
     splits = pd.DataFrame(lacks, columns=["split", "lack"], dtype=object)

@@ -6,6 +6,8 @@ their own. `tasks/config/params.py` composes all sections.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -50,6 +52,23 @@ class ValidateSettings(Settings):
 
     min_rows: int = Field(20, ge=1, description="minimum rows per split")
     difficulty_share: float = Field(0.1, ge=0, le=1, description="minimum share of each difficulty")
+
+    def lack(self, levels: Counter[str], named: Sequence[str]) -> str | None:
+        """What a split lacks, with the settings that require it; None if nothing.
+
+        Args:
+            levels: its rows of each difficulty.
+            named: difficulties that it should have.
+        """
+        lacks, rows = [], levels.total()
+        if rows < self.min_rows:
+            lacks.append(f"rows {rows} (validate.min_rows {self.min_rows})")
+        few = [
+            f"{one} {levels[one]}" for one in named if levels[one] < self.difficulty_share * rows
+        ]
+        if few:
+            lacks.append(f"{', '.join(few)} (validate.difficulty_share {self.difficulty_share:g})")
+        return ", ".join(lacks) or None
 
 
 class AuditSettings(Settings):

@@ -226,10 +226,11 @@ def test_equal_weights_are_not_compared(played: list[str], server_params: Params
     assert played == []
 
 
-def test_a_small_test_split_proves_nothing(
+def test_small_held_out_splits_prove_nothing(
     played: list[str], served_folder: Path, server_params: Params
 ) -> None:
     challenger("0.9 much better")
+    shutil.copy(paths.TEST, paths.VALIDATION)
     report = promoted(changed(server_params, prepare={"source": "files"}))
     assert "each of the two needs 200 in 30" in report["reason"]
     assert "validation and test problems" in report["problems"]
