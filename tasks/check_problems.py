@@ -51,17 +51,12 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
         prepare.judge(params, data)
     except StageError as error:
         return Checked(data, [f"prepare would stop: {str(error).splitlines()[0]}"])
-    levels = {split: Counter[str]() for split in prepare.SPLITS}
-    for problem in data.problems:
-        levels[problem.split][problem.difficulty] += 1
-    return Checked(
-        data,
-        [
-            f"validate would stop: too few problems in {split}: {lack}"
-            for split, rows in levels.items()
-            if (lack := params.validate_.lack(rows, params.prepare.levels_of(split)))
-        ],
-    )
+    stops = []
+    for split in prepare.SPLITS:
+        levels = [problem.difficulty for problem in data.problems if problem.split == split]
+        if lack := params.validate_.lack(levels, params.prepare.levels_of(split)):
+            stops.append(f"validate would stop: too few problems in {split}: {lack}")
+    return Checked(data, stops)
 
 
 def report_lines(checked: Checked) -> Iterator[str]:

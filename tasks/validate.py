@@ -8,7 +8,6 @@ it) and the page reports/data_docs/index.html, also after a failed check.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -113,15 +112,9 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
         others |= {(leak.kind, leak.first): leak.second, (leak.kind, leak.second): leak.first}
     for row, kind in product(records, get_args(LinkKind)):
         row[f"leaking_{kind}"] = others.get((kind, str(row.get("problem_id"))))
-    lacks = [
-        (
-            split,
-            params.validate_.lack(
-                Counter(files[split].get("difficulty", [])), params.prepare.levels_of(split)
-            ),
-        )
-        for split in SPLITS
-    ]
+    rule, named = params.validate_, params.prepare.levels_of
+    levels = {split: files[split].get("difficulty", []) for split in SPLITS}
+    lacks = [(split, rule.lack(some, named(split))) for split, some in levels.items()]
     splits = pd.DataFrame(lacks, columns=["split", "lack"], dtype=object)
     return {"problems": pd.DataFrame(records), "splits": splits}
 

@@ -7,7 +7,7 @@ their own. `tasks/config/params.py` composes all sections.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -53,15 +53,15 @@ class ValidateSettings(Settings):
     min_rows: int = Field(20, ge=1, description="minimum rows per split")
     difficulty_share: float = Field(0.1, ge=0, le=1, description="minimum share of each difficulty")
 
-    def lack(self, levels: Counter[str], named: Sequence[str]) -> str | None:
+    def lack(self, difficulties: Iterable[str], named: Sequence[str]) -> str | None:
         """What a split lacks, with the settings that require it; None if nothing.
 
         Args:
-            levels: its rows of each difficulty.
+            difficulties: of its rows.
             named: difficulties that it should have.
         """
-        lacks, rows = [], levels.total()
-        if rows < self.min_rows:
+        lacks, levels = [], Counter(difficulties)
+        if (rows := levels.total()) < self.min_rows:
             lacks.append(f"rows {rows} (validate.min_rows {self.min_rows})")
         few = [
             f"{one} {levels[one]}" for one in named if levels[one] < self.difficulty_share * rows

@@ -124,9 +124,8 @@ def before_after(report: Mapping[str, Any]) -> Figure:
     ]
     with figure_style():
         panels = 2 if len(tiers) > 1 else 1  # one tier would repeat the mean
-        figure = Figure(figsize=(7 if panels == 1 else 11, 5.2))
-        ratios = (1, 1.35)[:panels]
-        left, *right = figure.subplots(1, panels, width_ratios=ratios, squeeze=False)[0]
+        figure = Figure(figsize=(3 + 4 * panels, 5.2))
+        left, *right = figure.subplots(1, panels, width_ratios=(1, 1.35)[:panels], squeeze=False)[0]
         _pairs_of_bars(left, whole)
         left.set(title="All problems", ylabel="Mean over held-out episodes")
         for axes in right:

@@ -226,9 +226,7 @@ def test_equal_weights_are_not_compared(played: list[str], server_params: Params
     assert played == []
 
 
-def test_small_held_out_splits_prove_nothing(
-    played: list[str], served_folder: Path, server_params: Params
-) -> None:
+def test_small_splits_prove_nothing(played: list[str], served_folder, server_params) -> None:
     challenger("0.9 much better")
     shutil.copy(paths.TEST, paths.VALIDATION)
     report = promoted(changed(server_params, prepare={"source": "files"}))
