@@ -290,12 +290,8 @@ class TreeGRPOTrainer(RowLossTrainer):
         # After a resume, the first step with a comparison is checked too.
         due = self._resumed or logprob_check.due(step, self._settings.logprob_check)
         if due or not math.isfinite(mismatch.max):
-            logprob_check.check(
-                mismatch,
-                exact=self._exact,
-                step=step,
-                engine=self._engine,
-            )
+            exact = self._exact and self._engine == "own"
+            logprob_check.check(mismatch, exact=exact, step=step)
         self._resumed = False
 
     def _note_ratios(self) -> None:

@@ -140,7 +140,7 @@ def test_a_server_that_keeps_its_first_weights_is_told(wanted, fake, server_para
         return 200, {}
 
     fake.load = keep_first
-    monkeypatch.setattr(logprob_check, "VLLM", {"mean": 1e-3, "p99": 1e-2})
+    monkeypatch.setattr(logprob_check, "ROUNDED", {"mean": 1e-3, "p99": 1e-2})
     params = with_engine(server_params, {"url": fake.url}, warmup_steps=0)
     with pytest.raises(StageError, match=r"step 2: .*\(mean .*limit 0\.001"):
         trained(params)
