@@ -8,10 +8,12 @@ its errors becomes a `Rejected`, with its place and a remedy. A file that cannot
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Self
@@ -22,7 +24,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from env.errors import SourceError
 from env.problems.schema import Level, Paper, Split
 from tasks.data import headings
-from tasks.data.documents import READABLE, Documents
+from tasks.data.documents import MAX_MB, READABLE, Documents
 from tasks.data.rows import Draft, Place, ProblemBounds, Rejected, RowFault, did_you_mean
 from tasks.data.settings import FilesSettings, SplitSettings
 
@@ -232,7 +234,7 @@ def read_files(
     """
     left_out: list[Rejected] = []
     folders: dict[str | None, Documents] = {}
-    for name in {settings.documents: 0, settings.headings: 0}:
+    for name in dict.fromkeys((settings.documents, settings.headings)):
         if name is None:
             continue
         folder = folders[name] = Documents(Path(name), bounds.max_text_chars)
@@ -267,7 +269,7 @@ def read_files(
 
 
 def read_rows(path: Path, documents: Documents | None) -> list[Draft]:
-    """Drafts of a file's rows in order; blank lines are skipped.
+    """Drafts of a file's rows in order; blank lines are skipped, those above `MAX_MB` are faults.
 
     Raises:
         SourceError: the file is missing, empty, unreadable, or not JSONL.
@@ -275,16 +277,22 @@ def read_rows(path: Path, documents: Documents | None) -> list[Draft]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise SourceError(f"{path}: {what}. Name a JSONL file (prepare.files.path).")
+    if path.suffix.lower() != ".jsonl":
+        raise SourceError(f"{path}: is not .jsonl, see {_HOW}.")
     drafts: list[Draft] = []
-    any_json = False
+    any_json, limit = False, MAX_MB * 1_000_000
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                row = f"{path.name}:{number}"
+            for number, line in enumerate(iter(partial(file.readline, limit + 1), b""), 1):
+                row, rest = f"{path.name}:{number}", line
+                while rest and not rest.endswith(b"\n"):
+                    rest = file.readline(limit)
                 if not line.strip():
                     continue
                 try:
-                    data = parse_json(line)
+                    if len(line) > limit:
+                        raise RowFault(f"is longer than {MAX_MB} MB", "write one problem per line")
+                    data = parse_json(line.removeprefix(codecs.BOM_UTF8 if number == 1 else b""))
                 except RowFault as error:
                     drafts.append(Draft(row, faults=[error.at(row, WHOLE_ROW)]))
                 else:
@@ -311,14 +319,17 @@ def parse_json(text: str | bytes) -> Any:
             nested too deeply.
     """
     try:
-        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
+        decoded = text if isinstance(text, str) else text.decode()
         return json.loads(decoded, parse_constant=_no_constant, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start} is not valid UTF-8, it may be UTF-16"
+    except json.JSONDecodeError as error:
+        what = f"{error.msg} at character {error.pos}"
+    except RecursionError:
+        what = "nested too deeply"
+    except ValueError as error:  # NaN, a key that occurs twice, or an integer of 10,000 digits
         what = str(error)
-        if isinstance(error, json.JSONDecodeError):
-            what = f"{error.msg} at character {error.pos}"
-        fix = "correct it there: one object per line, in UTF-8"
-        raise RowFault(f"is not JSON: {what}", fix) from None
+    raise RowFault(f"is not JSON: {what}", "correct it there: one object per line, in UTF-8")
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -133,9 +133,12 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
     # (line, field, a word of the reason)
     (b"question: what?", WHOLE, "not JSON"),
     (b"[1, 2]", WHOLE, "a list, not an object"),
-    (LINE.replace(b"What", b"Wh\xe4t"), WHOLE, "'utf-8' codec"),
+    (LINE.replace(b"What", b"Wh\xe4t"), WHOLE, "not valid UTF-8"),
+    (b"\xef\xbb\xbf" + LINE, WHOLE, "BOM"),
+    (b'{"question": "' + b"x" * 1_100_000 + b'"}', WHOLE, "longer than 1 MB"),
+    (b'{"question": ' + b"1" * 9000 + b"}", WHOLE, "digits"),
     (b'{"question": NaN}', WHOLE, "NaN"),
-    (b"[" * 100_000 + b"]" * 100_000, WHOLE, "recursion"),
+    (b"[" * 100_000 + b"]" * 100_000, WHOLE, "too deep"),
     (b'{"question": "a", "question": "b"}', WHOLE, "'question' twice"),
     (without("question"), "question", "missing"),
     (without("papers"), "papers", "missing"),
@@ -176,7 +179,8 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("line", "field", "word"), BROKEN, ids=[row[2] for row in BROKEN])
-def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_path):
+def test_a_broken_row_is_rejected_alone_with_its_place(line, field, word, tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.data.read.MAX_MB", 1)
     found = read(tmp_path, GOOD[0], line, *GOOD[2:])
     faults = {fault.field: fault for fault in found.rejected}
     assert {fault.row for fault in found.rejected} == {"problems.jsonl:2"}
@@ -230,9 +234,10 @@ def test_whatever_a_row_holds_it_is_rejected_in_printable_words(tmp_path, value,
     [
         ("absent.jsonl", None, "does not exist"),
         (".", None, "is a folder"),
-        ("problems.csv", b"question\n", "none of its 1 lines is a JSON value"),
+        ("problems.csv", b"question\n", "is not .jsonl"),
         ("problems.jsonl", b"", "contains no row"),
-        ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "in UTF-8"),
+        ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "UTF-16"),
+        ("problems.jsonl", b"\xe4\xe4\xe4\n\xe4", "in UTF-8"),
         ("problems.jsonl", b'{\n "question": "q"\n}', "without indentation"),
     ],
 )
