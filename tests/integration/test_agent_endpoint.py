@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from helpers.fake_endpoint import FakeServer, serving
@@ -236,3 +237,20 @@ def test_an_absurd_usage_loses_no_paid_answer(server):
     policy = policy_of(server)
     assert policy.act([ask(0, "abc")])[0].text == "cba"
     assert policy.usage.cost(1.0, 1.0) < 10**12
+
+
+def test_a_requested_pause_is_kept(server, monkeypatch):
+    slept: list[float] = []
+    clock = SimpleNamespace(sleep=slept.append, time=time.time)
+    monkeypatch.setattr("openai._base_client.time", clock)
+    server.plan, server.headers = [429], {"Retry-After": "9"}
+    policy_of(server).act([ask(0, "abc")])
+    assert slept == [9.0]
+
+
+def test_released_frames_are_forgotten(server):
+    policy = policy_of(server)
+    policy.act([ask(0, "abc")])
+    policy.release([(0, 0)])
+    with pytest.raises(KeyError):
+        policy.act([ask(0, "def", first=False)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from helpers.tiny_trees import SETTINGS, make_trainer, play_trees, tiny_model
+from helpers.tiny_trees import SETTINGS, make_trainer, note_logprobs, play_trees, tiny_model
 
 from agent.errors import CheckpointError, LogprobCheckError, RolloutError
+from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints
 from agent.training.trained_weights import copies
@@ -193,3 +195,37 @@ def test_the_trainers_never_split_a_batch_over_gpus(tmp_path):
     for arguments in (grpo, supervised):
         assert arguments.device is not None  # counts the GPUs, unless it has already
         assert arguments.n_gpu == 1
+
+
+WANTED = 7
+
+
+def play_wanted(model: torch.nn.Module, step: int) -> list[list[Trajectory]]:
+    """Two groups of eight roots that really sample; the reward is the share of `WANTED`."""
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.tensor([[2, 3]] * 16)
+    for _ in range(6):
+        with torch.no_grad():
+            distribution = torch.softmax(model(input_ids=ids).logits[:, -1].float(), -1)
+        ids = torch.cat([ids, torch.multinomial(distribution, 1, generator=generator)], dim=1)
+    trees = []
+    for row in ids[:, 2:].tolist():
+        turn = TurnRecord("", "", "stop", prompt_ids=[2, 3], sampled_ids=row)
+        frames = {0: FrameRecord(0, None, 0, "rlm", [turn], "final")}
+        trees.append(Trajectory("p", "easy", frames=frames, reward=row.count(WANTED) / len(row)))
+    note_logprobs(model, trees)
+    return [trees[:8], trees[8:]]
+
+
+def test_training_raises_the_reward(tmp_path):
+    means = []
+
+    def rollout(model, step):
+        groups = play_wanted(model, step)
+        means.append(np.mean([tree.reward for group in groups for tree in group]))
+        return groups
+
+    changed = {"steps": 12, "learning_rate": 0.03, "group_size": 8, "max_step_kl": 1e9}
+    settings = SETTINGS.model_copy(update=changed)
+    make_trainer(tmp_path, settings, rollout=rollout).resume(None)
+    assert np.mean(means[-5:]) > np.mean(means[:5]) + 0.2

@@ -24,7 +24,7 @@ from helpers.random_model import (
 
 from agent.errors import PolicyError
 from agent.policies.hf_policy import load_model
-from agent.training import trained_weights
+from agent.training import checkpoints, trained_weights
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
@@ -151,16 +151,34 @@ def test_the_reference_of_a_base_with_an_adapter_has_the_adapter(
     assert float((off - reference).abs().mean()) > 0.01
 
 
-def test_the_adapter_of_a_base_is_trained_on(taught: Path, tmp_path: Path) -> None:
+def test_the_adapter_of_a_base_is_trained_on_and_a_resumed_run_equals_an_uninterrupted_one(
+    taught: Path, tmp_path: Path
+) -> None:
+    def killed(model: Any, step: int) -> Any:
+        if step == 3:
+            raise KeyboardInterrupt
+        return play_qwen(model, step)
+
+    options = {"kl_beta": 0.1}
     model, _ = load_model(taught)
     before = {n: w.detach().clone() for n, w in model.named_parameters() if "lora" in n}
-    whole = qwen_trainer(tmp_path, model, kl_beta=0.1)
+    whole = qwen_trainer(tmp_path / "whole", model, **options)
     weights = trained(whole)
     assert before.keys() == weights.keys()
     assert all(torch.equal(weights[name], value) for name, value in before.items())
     assert any((v != v.to(torch.bfloat16)).any() for v in before.values())  # TRL would round these
     whole.resume(None)
     assert any(not torch.equal(trained(whole)[name], value) for name, value in before.items())
+
+    cut = qwen_trainer(tmp_path / "cut", load_model(taught)[0], play=killed, **options)
+    with pytest.raises(KeyboardInterrupt):
+        cut.resume(None)
+    start = checkpoints.choose(tmp_path / "cut", {"a": 1})
+    assert start.checkpoint is not None
+    resumed = qwen_trainer(tmp_path / "cut", load_model(taught)[0], **options)
+    resumed.resume(start.checkpoint)
+    for name, value in trained(whole).items():
+        assert torch.equal(trained(resumed)[name], value), name
 
 
 def test_all_weights_of_a_base_with_an_adapter_are_not_trained(

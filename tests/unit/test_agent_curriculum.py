@@ -146,3 +146,16 @@ def test_a_state_restored_in_the_middle_gives_the_same_draws():
     assert len({tuple(levels) for levels in whole}) > 3
     for step in range(2, 40):
         assert run(saved_at=step) == whole
+
+
+def test_a_step_always_holds_a_problem_of_the_current_level():
+    curriculum = Curriculum(ALWAYS.model_copy(update={"replay": 0.99}))
+    drive(curriculum, 1.0, 2)
+    for seed in range(50):
+        assert "medium" in curriculum.levels_for(2, np.random.default_rng(seed))
+        assert curriculum.levels_for(1, np.random.default_rng(seed)) == ["medium"]
+
+
+def test_levels_that_were_never_played_are_not_replayed():
+    curriculum = Curriculum(AUTO)
+    assert curriculum.levels_for(8, np.random.default_rng(0)) == ["hard"] * 8

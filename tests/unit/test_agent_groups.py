@@ -317,3 +317,12 @@ def test_the_next_steps_own_problems_do_not_depend_on_the_exchange(monkeypatch):
         return following.calls[0]
 
     assert played_next(2) == played_next(0)
+
+
+def test_groups_with_a_signal_are_played_once():
+    env = Env(by_seed)
+    drawn = draw(env)
+    assert len(env.calls) == 1
+    assert [len(group) for group in drawn.groups] == [4] * 4
+    assert drawn.episodes == [tree for group in drawn.groups for tree in group]
+    assert (drawn.replaced_voids, drawn.resampled_groups, drawn.extra_episodes) == (0, 0, 0)

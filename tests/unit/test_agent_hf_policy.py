@@ -17,6 +17,7 @@ from helpers.tiny_trees import sampled_logps
 from agent.decoding import sampling
 from agent.decoding.folding import Folding
 from agent.errors import PolicyError
+from agent.models.chat_template import ChatFormat
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.settings import GenerationSettings
@@ -263,3 +264,21 @@ def test_an_adapter_that_cannot_be_folded_is_not_folded(kind, config):
     folding = Folding(with_adapter(model, **config))
     with folding.folded():
         assert not folding._sums
+
+
+def test_frames_of_one_prompt_have_their_own_seeds():
+    one, other = policy_of().act([request(number, 0, "word") for number in (0, 1)])
+    assert one.sampled_ids != other.sampled_ids
+
+
+def test_special_tokens_never_appear_in_decoded_text():
+    chat = ChatFormat(tokenizer())
+    ids = chat.tokenizer.encode("a<|im_start|>b<|im_end|>", add_special_tokens=False)
+    assert (len(ids), chat.text(ids)) == (4, "ab")
+
+
+def test_a_cache_with_a_sliding_window_is_refused():
+    from agent.decoding.row_buffer import CacheShape
+
+    with pytest.raises(PolicyError, match="SlidingWindow"):
+        CacheShape.of(tiny("Mistral", sliding_window=16))

@@ -117,3 +117,10 @@ def test_an_engine_that_rounds_has_limits_of_its_own(found, limit):
         return
     with pytest.raises(LogprobCheckError, match=rf"\({limit} .*limit 0\.0?5\)"):
         check(mismatch, exact=False, step=1)
+
+
+def test_the_correction_of_an_exact_engine_changes_nothing(tmp_path):
+    whole = gradient(trainer(tmp_path, None, noise=0.0))
+    corrected = gradient(trainer(tmp_path, CLIP, noise=0.0))
+    assert float(whole.abs().max()) > 1e-4
+    torch.testing.assert_close(corrected, whole, rtol=1e-5, atol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agent.training.loss_scale import MOST_HALVINGS, first_scale, scaled_backward
+from agent.training.loss_scale import MOST_HALVINGS, first_scale, needs_scale, scaled_backward
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,26 @@ def test_gradients_that_stay_infinite_are_left_to_the_trust_region() -> None:
     scaled_backward(backward, lambda: [weight], 8.0)
     assert len(calls) == MOST_HALVINGS + 1
     assert not weight.grad.isfinite()  # type: ignore[union-attr]
+
+
+def test_only_models_with_float16_weights_need_a_scale() -> None:
+    layers = [torch.nn.Linear(2, 2).to(dtype) for dtype in (torch.float32, torch.bfloat16)]
+    assert not needs_scale(torch.nn.Sequential(*layers))
+    assert needs_scale(torch.nn.Sequential(*layers, torch.nn.Linear(2, 2).half()))
+
+
+def test_gradients_are_divided_by_the_scale_again() -> None:
+    weight = torch.nn.Parameter(torch.tensor([3.0, 0.1]))
+
+    def backward(scale: float) -> str:
+        (scale * (weight**3).sum()).backward()
+        return "loss"
+
+    assert scaled_backward(backward, lambda: [weight], 2.0**20) == "loss"
+    assert torch.equal(weight.grad, 3 * weight.detach() ** 2)  # type: ignore[arg-type]
+
+
+def test_without_a_scale_nothing_is_made_twice() -> None:
+    weight, calls = torch.nn.Parameter(torch.zeros(1)), []
+    scaled_backward(lambda scale: calls.append(scale), lambda: [weight], 1.0)
+    assert calls == [1.0]

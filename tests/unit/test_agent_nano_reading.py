@@ -15,7 +15,7 @@ from agent.nano.examples import Encoder, Example, collate, noisy
 from agent.nano.plans import BEST, UNKNOWN, ReadingPlan, ReadingTalks, draw_plan, with_slip
 from agent.nano.reading import ReadingLessons
 from agent.nano.settings import NanoModelSettings, NanoSettings
-from agent.nano.tokenizer import build_tokenizer, render
+from agent.nano.tokenizer import build_tokenizer, render, syllable_ids
 from agent.nano.warmstart import Taught, build, teach, weighted_loss
 from env.problems.fields import BENCHMARK
 from env.problems.lexicon import FIELDS, lexicon, strangers, untaught
@@ -182,3 +182,25 @@ def test_the_template_and_render_agree_on_any_text(base):
 def test_a_vocabulary_too_small_for_the_names_is_refused():
     with pytest.raises(PolicyError, match=r"do not have two tokens.*NanoModelSettings\.vocab"):
         build_tokenizer(["word"], vocab=300)
+
+
+def test_drills_carry_loss_on_names_and_fields_only(base):
+    feed = ReadingLessons(NanoSettings(drill_steps=2), 512).feed(base.tokenizer)
+    next(feed)
+    roots = next(feed)
+    syllables = {token for part in syllable_ids(base.tokenizer) for token in part}
+    learnt = set(roots.ids[roots.weights > 0].tolist())
+    fields = {token for token in learnt if base.tokenizer.decode([token]) in FIELDS}
+    assert learnt - fields <= syllables
+    assert len(fields) > 4
+    assert ((roots.weights > 0).sum(1) >= 3).all()
+
+
+def test_a_conversation_only_grows(base):
+    talk = TALKS.root(Random(2), BEST, "Kesrog", "text", 4)
+    whole = encode(base.tokenizer, render(talk))
+    for count in range(2, len(talk) + 1):
+        ids = encode(base.tokenizer, render(talk[:count]))
+        assert whole[: len(ids)] == ids
+    opened = encode(base.tokenizer, render(talk[:2], generate=True))
+    assert whole[: len(opened)] == opened

@@ -206,3 +206,26 @@ def test_a_model_gains_nothing_by_its_own_voids(voided, monkeypatch):
     # The control: without the rule it gains.
     monkeypatch.setattr(report, "charge_surplus", lambda before, after: after)
     assert measured(cheat)["after"]["reward_mean"] > honest["after"]["reward_mean"] + 0.05
+
+
+def test_pairs_match_by_problem_and_mode_not_by_order() -> None:
+    before, after = rows("before", BEFORE), rows("after", AFTER)[::-1]
+    olds, news, collections = report.paired(before, after, "reward")
+    assert olds[:4] == list(BEFORE.values())
+    assert news[:4] == list(AFTER.values())
+    assert collections[:4] == ["g1", "g1", "g2", "g3"]
+
+
+def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None:
+    played = [episode("g1-easy-1", 1.0), episode("g1-easy-2", 0.5), episode("g2-easy-1", 0.0)]
+    played[1].metrics = AnswerMetrics(precision=1, recall=1, f1=1, exact_match=True)
+    played[2].metrics = AnswerMetrics(precision=0, recall=0, f1=0)
+    found = summary([episode_row(one, "before", "greedy", 0) for one in played])
+    assert found["exact_match"] == 1.0  # the third was played before it was counted
+    assert found["paper_f1"] == 1.0
+
+
+def test_voids_are_counted_by_cause() -> None:
+    said = ["busy", "connection: reset", "connection: closed: 1006", "refused: no", None, "busy"]
+    found = report.voids([{"void": void} for void in said])
+    assert found == {"busy": 2, "connection": 2, "refused": 1}

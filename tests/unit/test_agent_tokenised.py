@@ -94,3 +94,10 @@ def test_turns_that_the_other_policy_lost_or_cut_have_no_end() -> None:
     assert made.chat.end_of_turn not in cut.sampled_ids
     [empty] = turns(TokenisedPolicy(Fixed("", "length"), conversations()), 1)
     assert (empty.text, empty.finish, empty.sampled_ids) == ("", "length", [])
+
+
+def test_special_tokens_in_a_turn_stay_text() -> None:
+    made = conversations()
+    [reply] = turns(TokenisedPolicy(Fixed("say <|im_end|> now"), made), 1)
+    assert reply.sampled_ids.count(made.chat.end_of_turn) == 1
+    assert reply.text == "say < |im_end|> now"

@@ -1,15 +1,22 @@
-"""Ids of generated problems predict no gold."""
+"""Ids of generated problems: they predict no gold, and no draw depends on them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
+from random import Random
 from typing import Literal
 
+import pandas as pd
+import pytest
+
 from env.problems.fields import SyntheticSettings, generate
-from env.problems.schema import Problem
+from env.problems.schema import Problem, to_row
 from env.problems.store import ProblemStore
+from tasks import evaluate, gate
+from tasks.training.problem_data import read_problems
 
 LEVELS = ("easy", "medium", "hard")
 Columns = Mapping[str, Sequence[int]]
@@ -104,3 +111,35 @@ def test_an_id_depends_on_the_seed_and_on_nothing_else() -> None:
     ids = {problem.problem_id for problem in world("test", 100)}
     assert {problem.problem_id for problem in again} <= ids
     assert not {problem.problem_id for problem in other} & ids
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[tuple[Path, dict[str, str]]]:
+    """The same problems under two sets of ids: the file, and each id's question and papers."""
+    found = []
+    for turn in range(2):
+        rows = [to_row(problem) for problem in world("train", 12)]
+        names = [f"c{n:02}" for n in range(len({row["collection_id"] for row in rows}))]
+        Random(turn).shuffle(names)
+        by_collection = dict(
+            zip(dict.fromkeys(r["collection_id"] for r in rows), names, strict=True)
+        )
+        for row in rows:
+            row["collection_id"] = by_collection[row["collection_id"]]
+            row["problem_id"] = f"{row['collection_id']}-{Random(f'{turn}{row}').random()}"
+        path = tmp_path / f"{turn}.parquet"
+        pd.DataFrame(rows).to_parquet(path)
+        found.append((path, {row["problem_id"]: row["question"] + row["papers"] for row in rows}))
+    return found
+
+
+def test_no_stage_draws_other_problems_under_other_ids(tables):
+    drawn = []
+    for path, texts in tables:
+        specs = [
+            *(spec for level in gate.by_level(path, seed=0).values() for spec in level),
+            *(spec for level in read_problems(path, LEVELS).values() for spec in level),
+            *evaluate.choose(path, 12, seed=0),
+        ]
+        drawn.append([(texts[spec.problem_id], spec.seed) for spec in specs])
+    assert drawn[0] == drawn[1]
