@@ -17,6 +17,7 @@ import pytest
 
 from env import variables
 from tasks.tracking import runs as tracking
+from helpers.sandbox_events import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,11 +55,19 @@ def runs(name: str) -> list[Any]:
     return list(found)
 
 
-def flow_runs(url: str, state: str, since: datetime) -> list[dict[str, Any]]:
-    """Flow runs in a state since a moment, because other tests share the server."""
+def flow_run(url: str, state: str, since: datetime) -> dict[str, Any]:
+    """The flow run in a state since a moment, because other tests share the server."""
     wanted = {"state": {"name": {"any_": [state]}}, "start_time": {"after_": since.isoformat()}}
-    answer = httpx.post(f"{url}/flow_runs/filter", json={"flow_runs": wanted})
-    return list(answer.raise_for_status().json())
+    found: list[dict[str, Any]] = []
+
+    def is_known() -> bool:
+        answer = httpx.post(f"{url}/flow_runs/filter", json={"flow_runs": wanted})
+        found[:] = answer.raise_for_status().json()
+        return bool(found)
+
+    assert wait_for(is_known), f"no flow run is {state}"  # the server may learn a moment later
+    (run,) = found
+    return run
 
 
 def environments() -> list[str]:
