@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from env import variables
-from tasks.tracking import runs as tracking
 from helpers.sandbox_events import wait_for
+from tasks.tracking import runs as tracking
 
 ROOT = Path(__file__).resolve().parents[2]
 
