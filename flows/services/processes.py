@@ -292,12 +292,12 @@ def takes_password(api: str) -> bool:
 
 
 def answers(address: str, authorization: str = "") -> bool:
-    """Whether an address answers with success."""
+    """Whether an address answers with success; a busy server may take its time."""
     import httpx
 
     headers = {"Authorization": authorization} if authorization else {}
     try:
-        return httpx.get(address, timeout=2.0, headers=headers).is_success
+        return httpx.get(address, timeout=httpx.Timeout(2.0, read=20.0), headers=headers).is_success
     except (httpx.HTTPError, httpx.InvalidURL):
         return False
 

@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 from helpers import toy_chain
-from helpers.chain_runs import environments, flow_run, in_folder, runs
+from helpers.chain_runs import environments, flow_runs, in_folder, runs
 from helpers.sandbox_events import wait_for
 
 from env import variables
@@ -51,7 +51,7 @@ def test_a_failed_stage_and_a_refusing_gate_end_the_flow_with_their_own_words(
         play("quick", ["validate.min_rows=100000"])
     assert "✗ validate" in capfd.readouterr().out
     assert "min_rows" in runs("validate")[0].data.tags["error"]
-    failed = flow_run(prefect_url, "Failed", started)
+    (failed,) = flow_runs(prefect_url, "Failed", started)
     assert "validate: " in failed["state"]["message"]
 
     # The next run goes on where that one ended.
@@ -60,7 +60,7 @@ def test_a_failed_stage_and_a_refusing_gate_end_the_flow_with_their_own_words(
     assert "Resuming at validate; kept unchanged: prepare." in told
     assert "= prepare" in told
     assert runs("prepare")[0].data.tags["cached"] == "true"
-    ended = flow_run(prefect_url, "Gated", started)
+    (ended,) = flow_runs(prefect_url, "Gated", started)
     assert ended["state"]["type"] == "FAILED"
     assert ended["state"]["message"] == toy_chain.ADVICE
     parent = runs("rlm-quick")[0]
