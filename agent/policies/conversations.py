@@ -1,7 +1,7 @@
 """Token ids of the frames in play: the same for every engine that samples the turns.
 
 A conversation only grows. Sampled ids are kept and never encoded again from text. Neighbours:
-`chat_template.py` (ids of messages), `hf_policy.py` and `agent/vllm/policy.py` (engines).
+`chat_template.py` (ids of messages), `hf_policy.py` (samples turns).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The policy keeps each frame's tokens and cache from its first turn to its release. Text is decoded
 for the environment only and never turned back into tokens. Neighbours: `conversations.py` (ids of
-the frames), `sampling.py` (the sampling loop), `players.py` (chooses the engine of a training).
+the frames), `sampling.py` (the sampling loop).
 """
 
 from __future__ import annotations

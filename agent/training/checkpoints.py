@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import CheckpointError, disk_is_full
-from agent.vllm.server import ADAPTERS
 
 STATE = "state.json"
 WRITING = ".writing"
@@ -110,8 +109,7 @@ def set_aside(folder: Path) -> str:
     folder = _linked(folder)
     message = ""
     try:
-        for name in (WRITING, ADAPTERS):  # what a killed run left
-            shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.rmtree(folder / WRITING, ignore_errors=True)  # what a killed run left
         if folder.is_dir() and any(folder.iterdir()):
             place = folder.with_name(f"{folder.name}.{datetime.now():%Y-%m-%d-%H%M%S}")
             folder.rename(place)

@@ -17,8 +17,7 @@ from agent.settings import LogprobCheckSettings
 EXACT = {"max": 1e-3}
 """Limits of float32."""
 ROUNDED = {"mean": 0.05, "p99": 0.5}
-"""Of 16 and 4 bits, and of other engines' kernels: bfloat16 rounds a logit between 16 and 32 to
-0.125, each its own way."""
+"""Of 16 and 4 bits: bfloat16 rounds a logit between 16 and 32 to 0.125, each its own way."""
 
 
 @dataclass(frozen=True)

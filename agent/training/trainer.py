@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,7 +100,6 @@ class TreeGRPOTrainer(RowLossTrainer):
         on_step: receives each step's figures.
         state: returns the caller's part of a checkpoint.
         temperature: of the rollout.
-        engine: engine of the rollout, which decides the limits of the check of log-probabilities.
         counted: passes on micro-batches, each of which can take seconds.
     """
 
@@ -115,7 +114,6 @@ class TreeGRPOTrainer(RowLossTrainer):
         on_step: OnStep,
         state: State,
         temperature: float = 1.0,
-        engine: Literal["own", "vllm"] = "own",
         counted: Counted = lambda _, items: items,
     ) -> None:
         adapter = trained_weights.new_adapter(model, settings)
@@ -154,7 +152,6 @@ class TreeGRPOTrainer(RowLossTrainer):
         self._resumed = False
         self._batches: list[LossInputs] = []
         self._learns = False
-        self._engine = engine
         self._counted = counted
         # Float32 weights agree to the last digits; shorter ones need other limits.
         self._exact = all(p.dtype == torch.float32 for p in self.live_model.parameters())
@@ -290,8 +287,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         # After a resume, the first step with a comparison is checked too.
         due = self._resumed or logprob_check.due(step, self._settings.logprob_check)
         if due or not math.isfinite(mismatch.max):
-            exact = self._exact and self._engine == "own"
-            logprob_check.check(mismatch, exact=exact, step=step)
+            logprob_check.check(mismatch, exact=self._exact, step=step)
         self._resumed = False
 
     def _note_ratios(self) -> None:

@@ -87,11 +87,7 @@ class RowLossTrainer(GRPOTrainer):
         super().__init__(**of_trl)
         self._settings = settings
         self.beta = settings.kl_beta
-        # Only TRL's loss reads these here; before `super().__init__`, TRL would start an engine.
-        self.use_vllm = settings.importance_clip is not None
-        self.vllm_importance_sampling_correction = self.use_vllm
         self._compared: list[tuple[np.ndarray, np.ndarray]] = []
-        self._inputs: dict[str, torch.Tensor] | None = None
 
     def compute_loss(
         self,
@@ -101,10 +97,9 @@ class RowLossTrainer(GRPOTrainer):
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
         """TRL's loss; stores the sampled tokens' log-probabilities of rollout and trainer."""
-        self._sampled_B_T, self._inputs = inputs["env_mask"], inputs
+        self._sampled_B_T = inputs["env_mask"]
         # Without old log-probabilities TRL uses the present ones, so ratios are exactly 1.
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self._inputs = None
         inputs.setdefault("old_per_token_logps", self._logps_B_T)
         self._compared.append(
             (
@@ -150,20 +145,4 @@ class RowLossTrainer(GRPOTrainer):
             )
             outputs = (logps, entropies, None)
         self._logps_B_T = outputs[0].detach()
-        if self.use_vllm and self._inputs is not None:
-            self._correct_sampling(self._inputs)
         return outputs
-
-    def _correct_sampling(self, inputs: dict[str, torch.Tensor]) -> None:
-        """Add the weights that correct a loss on samples of another engine, [B, T].
-
-        The weight of a token is its probability in the trainer's first pass over that in the
-        engine, at most `importance_clip`; other columns have 1.
-
-        Source: truncated importance sampling, as TRL 1.15 does with `use_vllm`.
-        """
-        if "importance_sampling_ratio" not in inputs:
-            apart = self._logps_B_T - inputs["sampling_per_token_logps"]
-            weights = torch.where(inputs["env_mask"], apart, 0.0).exp()
-            weights = weights.clamp(max=self._settings.importance_clip)
-            inputs["importance_sampling_ratio"] = weights

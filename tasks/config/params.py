@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from agent.settings import NANO, EngineSettings, GenerationSettings, ModelSettings, TrainSettings
+from agent.settings import NANO, GenerationSettings, ModelSettings, TrainSettings
 from env.settings import EnvSettings, Settings
 from rewards.settings import RewardSettings
 from tasks.config import settings
@@ -28,7 +28,6 @@ class Params(Settings):
     generation: GenerationSettings = GenerationSettings()
     warmstart: settings.WarmstartSettings = settings.WarmstartSettings()
     gate: settings.GateSettings = settings.GateSettings()
-    engine: EngineSettings = EngineSettings()
     train: TrainSettings = TrainSettings()
     export: settings.ExportSettings = settings.ExportSettings()
     evaluate: settings.EvaluateSettings = settings.EvaluateSettings()
@@ -56,11 +55,6 @@ class Params(Settings):
         if self.train.curriculum.target not in self.train.curriculum.levels:
             raise ValueError("train.curriculum.target must be one of train.curriculum.levels")
         self._model_fits()
-        if self.engine.url and (self.train.method, self.train.processes) != ("lora", 1):
-            raise ValueError(
-                "engine.url: vLLM plays the adapter of one process. Set train.method: lora and "
-                "train.processes: 1."
-            )
         return self
 
     def _model_fits(self) -> None:

@@ -14,7 +14,6 @@ from helpers.recorder import Recorder
 from typer.testing import CliRunner
 
 from agent.policies.base import Policy, TurnReply
-from agent.settings import EngineSettings
 from benchmarks.exploits.fields_expert import careless, fields_expert
 from env.errors import EpisodeError
 from flows import cli
@@ -63,9 +62,7 @@ def with_settings(params: Params, settings: dict[str, int]) -> Params:
     """The parameters with other settings of the stage, without a check of their bounds."""
     evaluate = params.evaluate.model_copy(update=settings)
     tracking = params.tracking.model_copy(update={"traces": 0})
-    absent = EngineSettings(url="http://127.0.0.1:9")  # only the training asks it
-    changed = {"evaluate": evaluate, "tracking": tracking, "engine": absent}
-    return params.model_copy(update=changed)
+    return params.model_copy(update={"evaluate": evaluate, "tracking": tracking})
 
 
 def run(params: Params) -> Recorder:

@@ -12,7 +12,6 @@ from helpers.recorder import Recorder
 from agent.policies.base import TurnReply
 from agent.policies.scripted import Scripted, oracle, random_code
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from agent.settings import EngineSettings
 from env.models import AnswerMetrics, Counters
 from rewards.settings import RewardSettings
 from tasks import gate, paths
@@ -114,8 +113,7 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     write_problems(paths.TRAIN, map(server_problems.get, server_problems.ids(split="train")))
     monkeypatch.setattr(gate, "MOST", 12)
     small = server_params.gate.model_copy(update={"baseline_episodes": 12})
-    absent = EngineSettings(url="http://127.0.0.1:9")  # only the training asks it
-    params = server_params.model_copy(update={"gate": small, "engine": absent})
+    params = server_params.model_copy(update={"gate": small})
 
     def run(policy: Scripted) -> Recorder:
         monkeypatch.setattr("agent.policies.hf_policy.load_model", lambda path: (path, None))

@@ -64,7 +64,6 @@ def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
 
 
 QWEN = "model.source=Qwen/Qwen3-4B"
-VLLM = "engine.url=http://a"
 WRONG: list[tuple[list[str], str]] = [
     (["nothing.here=3"], "nothing: unknown key"),
     (["overrides=[a=1]"], "overrides: unknown key"),
@@ -86,10 +85,6 @@ WRONG: list[tuple[list[str], str]] = [
     (["model.quantisation=nf4"], "nano has no 4-bit weights"),
     ([QWEN, "warmstart.kind=none", "model.quantisation=nf4", "train.method=full"], "train.method"),
     (["model.template_kwargs={a: null}"], "model.template_kwargs"),
-    (["engine.url=127.0.0.1:8000"], "is not like http://127.0.0.1"),
-    (["engine.url=http://a/v1"], "'http://a/v1' is not like"),
-    ([VLLM, "train.method=full", "train.processes=1"], "Set train.method: lora"),
-    ([VLLM, "train.processes=2"], "train.processes: 1"),
     (["warmstart.sft.base_url=http://me:sesame@host/v1"], "sft.base_url: Value error, an address"),
 ]
 

@@ -1,1 +1,0 @@
-"""Turns from a server of vLLM."""
