@@ -2,6 +2,7 @@
 
 It contains `env/`, `rewards/`, their requirements with the project's pins, the Dockerfile, the
 manifest, a README and the sections of the settings that a server reads, but no agent, data or seed.
+With env/pyproject.toml at its root, pip installs the client from it.
 A Space may be public, so only files that git tracks are copied. `space.py` pushes it, `docker.py`
 builds from it.
 """
@@ -61,6 +62,7 @@ def stage(
         for name in files:
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, temporary / name)
+        shutil.copy(SOURCE / "env/pyproject.toml", temporary)
         (temporary / "params.yaml").write_text(_settings(params, notes, splits), encoding="utf-8")
         title = params.deploy.space.name.rpartition("/")[2]
         readme = cards.rendered("space_card.md", title=title, problems=problems)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from functools import cache
 from pathlib import Path
@@ -42,6 +44,12 @@ QUICK = [
     "threads=1",
     FEW,
 ]
+
+
+def run(command: Sequence[str | Path]) -> str:
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": ""}, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
 
 
 @cache
@@ -91,7 +99,7 @@ def test_the_tree_holds_the_environment_with_its_settings_and_nothing_else() -> 
     tree = build_context.stage(params, "secret", ["note"], splits=params.env.splits)
     assert {path.name for path in tree.iterdir()} == {
         *("env", "rewards", "Dockerfile", ".dockerignore", "README.md", "openenv.yaml"),
-        *("params.yaml", "constraints.txt"),
+        *("params.yaml", "constraints.txt", "pyproject.toml"),
     }
     assert "openenv==" in (tree / "constraints.txt").read_text()
     read = read_settings({"RLM_SETTINGS": str(tree / "params.yaml")})
@@ -125,13 +133,16 @@ def test_a_key_of_the_environment_replaces_the_spaces_key(
         space.deployed(settings(), None)
 
 
-def test_the_code_in_the_readme_of_a_space_runs(
-    server_url: str, capsys: pytest.CaptureFixture[str]
+def test_the_code_in_the_readme_of_a_space_runs_where_its_tree_is_installed(
+    server_url: str, tmp_path: Path
 ) -> None:
-    readme = (build_context.stage(settings(), "secret", []) / "README.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.S | re.M)
-    exec(code.replace("https://OWNER-NAME.hf.space", server_url), {})
-    told = capsys.readouterr().out
+    tree = build_context.stage(settings(), "secret", []).resolve()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (tree / "README.md").read_text(), re.S | re.M)
+    uv, python = Path(sys.executable).with_name("uv"), tmp_path / "fresh/bin/python"
+    run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "fresh"])
+    pins = ["--constraint", tree / "constraints.txt"]
+    run([uv, "pip", "install", "--quiet", "--python", python, *pins, tree])
+    told = run([python, "-c", code.replace("https://OWNER-NAME.hf.space", server_url)])
     assert re.search(r"context: \d+ papers", told)
     assert "p1" in told
 
