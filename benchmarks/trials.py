@@ -176,7 +176,7 @@ def make_base(folder: Path, sets: Sequence[str]) -> float:
     took = folder / "warmstart-seconds"
     if not took.exists():
         link(folder, SOURCE, ("params.yaml", "profiles", "data/trials"))
-        run_stages(folder, sets, ["prepare"])
+        run_stages(folder, sets, ["prepare", "zeroshot"])
         took.write_text(str(run_stages(folder, sets, ["warmstart"])))
     return float(took.read_text())
 

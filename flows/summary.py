@@ -64,7 +64,8 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     evaluation = read_report(paths.EVALUATION, "evaluate")
     registered = read_report(paths.REGISTERED, "register")
     promotion = read_report(paths.PROMOTION, "promote")
-    lines = [("gate", str(gate["advice"]))]
+    bare = [("bare model", str(gate["zero_shot"]["advice"]))] if gate.get("zero_shot") else []
+    lines = [*bare, ("gate", str(gate["advice"]))]
     for name, label in HEADLINES.items():
         change = evaluation[name]
         low, high = change["ci95"]

@@ -222,6 +222,7 @@ def write_model(
     params, tags = champion.params, champion.version.tags
     base, on_hub = named_base(params.model)
     kinds = {"nano": "lessons on generated problems", "sft": "supervised, on demonstrations"}
+    kinds["auto"] = f"{kinds['sft']}, unless it earned enough without"
     kinds |= {"champion": "an earlier version of this model", "none": "none"}
     with replacing(model.folder) as folder:
         folder.mkdir()

@@ -4,7 +4,8 @@ Demonstrations are of the world `fields`, with the lexicon of `prepare.synthetic
 nano is trained on later. An interrupted stage starts again; models/base is never incomplete. With
 `warmstart.kind: champion` no model is trained: `tasks/registry/warm_start.py` copies a registered
 one. With `none` and another `model.source` than nano, `agent/models/base_model.py` fetches it;
-with `sft`, `tasks/training/demonstrate.py` also trains an adapter for it.
+with `sft`, `tasks/training/demonstrate.py` also trains an adapter for it. With `auto`, the gate of
+the stage `zeroshot` has chosen one of these two.
 
 Writes models/base: a folder that transformers loads with its tokenizer, in 16 bit, or in 4 bit with
 the 16-bit twin in models/base/twin. The base of nano is a Llama in float32.
@@ -26,7 +27,7 @@ from env.problems.lexicon import untaught
 from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
-from tasks.io import replacing
+from tasks.io import read_report, replacing
 from tasks.registry import warm_start
 from tasks.reporting import progress
 from tasks.tracking.runs import StageRun
@@ -47,7 +48,7 @@ def run(params: Params, run: StageRun) -> Path:
     warn_without_gpu(params.model)
     if params.warmstart.kind == "champion":
         return warm_start.write_base(params, run, paths.BASE)
-    if params.warmstart.kind == "sft":
+    if chosen(params) == "sft":
         return demonstrate.write_base(params, run, paths.BASE)
     if params.model.source != NANO:
         with replacing(paths.BASE) as folder:
@@ -72,6 +73,13 @@ def run(params: Params, run: StageRun) -> Path:
     with replacing(paths.BASE) as folder:
         save(taught, folder)
     return paths.BASE
+
+
+def chosen(params: Params) -> str:
+    """Kind of warm start; the stage `zeroshot` has chosen that of `auto`."""
+    if params.warmstart.kind != "auto":
+        return params.warmstart.kind
+    return "none" if read_report(paths.ZERO_SHOT, "zeroshot")["passed"] else "sft"
 
 
 def check(params: Params) -> None:

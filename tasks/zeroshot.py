@@ -1,9 +1,9 @@
 """Stage `zeroshot`: play the bare model ten times, before demonstrations are paid for.
 
 The bare model is what demonstrations start from: `model.source`, or nano with random weights. Its
-figures say whether it needs them. Nothing is refused here, because demonstrations follow. Without
-them (`warmstart.kind: none`) the bare model is the base, which the gate plays next and judges, and
-nothing is trained in between.
+figures say whether it needs them: the gate's rule decides on these episodes alone. With
+`warmstart.kind: auto`, a bare model that passes goes straight to GRPO, and another one learns from
+demonstrations first. Nothing is refused here, because the gate plays the base next and judges it.
 
 Ten problems of the easiest level are played, the first that the gate plays, with the same seeds.
 Writes reports/zeroshot.json.
@@ -20,7 +20,6 @@ from typing import Any
 
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import NANO
-from rewards.settings import RewardSettings
 from tasks import gate, paths, warmstart
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
@@ -50,7 +49,7 @@ def run(params: Params, run: StageRun) -> Path:
     kind = params.warmstart.kind
     report: dict[str, Any] = {"kind": kind, "played": kind not in NOT_PLAYED}
     if report["played"]:
-        report |= describe(play_bare(params, run), params.rewards)
+        report |= describe(play_bare(params, run), params)
         report |= {"temperature": params.generation.temperature, "seed": gate.SEED}
         run.log_metrics(metrics(report))
     else:
@@ -113,22 +112,24 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def describe(episodes: Sequence[Trajectory], rewards: RewardSettings) -> dict[str, Any]:
-    """Figures of the episodes, and whether demonstrations are needed.
+def describe(episodes: Sequence[Trajectory], params: Params) -> dict[str, Any]:
+    """Figures of the episodes, and whether the bare model can do without demonstrations.
 
     Raises:
         StageError: most episodes are void.
     """
     valid = gate.mostly_valid(episodes)
-    figures = gate.figures(episodes, rewards)
+    figures = gate.figures(episodes, params.rewards)
     turns = sum(episode.counters.turns for episode in valid)
-    summary = f"{figures['earned']} of {figures['episodes']} zero-shot episodes earn anything"
-    if figures["earned"]:
-        needed = "the bare model earns already, so demonstrations may be unnecessary"
+    auto, passed = params.warmstart.kind == "auto", gate.opens(episodes, params.rewards)
+    if passed:
+        next_ = "GRPO starts from it" if auto else "demonstrations may be unnecessary"
+        verdict = f"the gate is open for the bare model, so {next_}"
     else:
-        needed = "demonstrations are needed"
+        verdict = "the bare model earns too little, so demonstrations follow"
     return {
-        "advice": f"{needed}: {summary} at {episodes[0].difficulty}",
+        "advice": f"{verdict} ({episodes[0].difficulty}: {gate.in_words(figures)})",
+        "passed": passed,
         "level": episodes[0].difficulty,
         **figures,
         "error_rate": sum(episode.counters.errors for episode in valid) / max(1, turns),

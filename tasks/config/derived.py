@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.settings import NANO
+from tasks import paths
 from tasks.config.params import Params
 from tasks.io import digest
 
@@ -34,11 +35,11 @@ def derive(params: Params) -> dict[str, str]:
 
 
 def _of_demonstrations(params: Params) -> dict[str, str]:
-    """Inputs of `warmstart.kind: sft`, and a digest of the settings of its episodes.
+    """Inputs of demonstrations, and a digest of the settings of their episodes.
 
     Other kinds depend on neither, so that changed problems do not teach nano again.
     """
-    sft = params.warmstart.kind == "sft"
+    shown, nothing = params.warmstart.may_demonstrate, "tasks/warmstart.py"
     train = params.train.model_dump(
         include={"lora", "micro_batch_tokens", "gradient_checkpointing"}
     )
@@ -47,8 +48,9 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
     requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
     settings.append({"levels": params.train.curriculum.levels, "requests": requests})
     return {
-        "sft_problems": "data/problems" if sft else "tasks/warmstart.py",
-        "sft_settings": digest(settings) if sft else "",
+        "zero_shot": str(paths.ZERO_SHOT) if params.warmstart.kind == "auto" else nothing,
+        "sft_problems": "data/problems" if shown else nothing,
+        "sft_settings": digest(settings) if shown else "",
     }
 
 

@@ -59,16 +59,17 @@ class Params(Settings):
 
     def _model_fits(self) -> None:
         """Refuse a base model that the warm start or the training cannot use."""
-        if self.warmstart.kind == "sft" and self.model.source == NANO:
+        demonstrates, kind = self.warmstart.may_demonstrate, self.warmstart.kind
+        if demonstrates and self.model.source == NANO:
             raise ValueError(
-                "warmstart.kind: sft teaches another model than nano. Set model.source, or kind: "
-                "nano."
+                f"warmstart.kind: {kind} teaches another model than nano. Set model.source, or "
+                "kind: nano."
             )
-        if self.warmstart.kind == "sft" and self.train.method == "full":
-            raise ValueError("train.method: full cannot train the adapter of sft. Set lora.")
+        if demonstrates and self.train.method == "full":
+            raise ValueError(f"train.method: full cannot train the adapter of {kind}. Set lora.")
         if self.model.source != NANO and self.warmstart.kind == "nano":
             raise ValueError(
-                f"warmstart.kind: nano is not {self.model.source}. Set none, sft, or "
+                f"warmstart.kind: nano is not {self.model.source}. Set auto, none, sft, or "
                 "model.source=nano."
             )
         if self.model.quantisation == "none":

@@ -132,10 +132,11 @@ class NanoStartSettings(Settings):
 class WarmstartSettings(Settings):
     """The training of the base model."""
 
-    kind: Literal["nano", "sft", "champion", "none"] = Field(
+    kind: Literal["nano", "sft", "auto", "champion", "none"] = Field(
         "nano",
-        description="sft: model.source with an adapter, trained on demonstrations; champion: the "
-        "registered model; none: model.source as it is",
+        description="sft: model.source with an adapter, trained on demonstrations; none: as it is; "
+        "auto: none if it earns enough in the stage zeroshot, else sft; champion: the registered "
+        "model",
     )
     version: str | None = Field(
         None,
@@ -150,6 +151,11 @@ class WarmstartSettings(Settings):
     )
     nano: NanoStartSettings = NanoStartSettings()
     sft: SftSettings = SftSettings()
+
+    @property
+    def may_demonstrate(self) -> bool:
+        """Whether the base may learn from demonstrations of the problems."""
+        return self.kind in ("sft", "auto")
 
 
 class GateSettings(Settings):

@@ -88,8 +88,8 @@ def seed_of(params: Params, stage: str | None) -> int:
     if stage == "prepare":
         return params.prepare.synthetic.seed
     if stage == "warmstart":
-        sft = params.warmstart.kind == "sft"
-        return params.warmstart.sft.seed if sft else params.warmstart.nano.seed
+        shown = params.warmstart.may_demonstrate
+        return params.warmstart.sft.seed if shown else params.warmstart.nano.seed
     return 0 if stage in _SEEDED else params.train.seed
 
 

@@ -52,7 +52,7 @@ def unseen(problems: dict[str, list[EpisodeSpec]], params: Params) -> dict[str, 
     A base has learnt the answers to the problems that it was shown, so a group of their episodes
     rarely has a spread.
     """
-    if params.warmstart.kind != "sft":
+    if not params.warmstart.may_demonstrate:
         return problems
     left, levels = dict(problems), params.train.curriculum.levels
     for level in problems.keys() & set(levels):

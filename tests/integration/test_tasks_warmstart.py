@@ -26,6 +26,7 @@ from tasks.config.params import Params
 from tasks.data.texts import question_key
 from tasks.errors import ConfigError, StageError
 from tasks.registry import trained_questions, versions, warm_start
+from tasks.training import demonstrate
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -188,8 +189,10 @@ def test_a_nano_of_random_weights_plays_ten_episodes_and_earns_nothing(params: P
     report = json.loads(paths.ZERO_SHOT.read_text())
     assert (report["level"], report["episodes"], report["earned"]) == ("easy", 10, 0)
     assert report["advice"] == (
-        "demonstrations are needed: 0 of 10 zero-shot episodes earn anything at easy"
+        "the bare model earns too little, so demonstrations follow (easy: 0 of 10 episodes earn a "
+        "primary objective, 0 by reading, and 0 succeed)"
     )
+    assert not report["passed"]
     assert sum(report["stop_reasons"].values()) == 10
     assert run.metrics["zeroshot/error_rate"] == report["error_rate"] > 0
     assert run.metrics["zeroshot/primary_objective"] == run.metrics["zeroshot/f1"] == 0
@@ -203,8 +206,24 @@ def test_a_bare_model_that_earns_may_need_no_demonstrations(
 ) -> None:
     policy = oracle(server_problems.get(name) for name in server_problems.ids())
     report = played_by(policy, monkeypatch, params)
-    assert report["earned"] == 10
-    assert report["advice"].startswith("the bare model earns already, so demonstrations may be")
+    assert report["passed"]
+    assert report["earned"] == report["succeeded"] == 10
+    assert report["advice"].startswith("the gate is open for the bare model, so demonstrations may")
+
+
+@pytest.mark.parametrize(("passed", "taught"), [(True, []), (False, ["sft"])])
+def test_what_the_bare_model_earned_decides_whether_it_is_taught(
+    passed: bool, taught: list[str], params: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    paths.ZERO_SHOT.parent.mkdir(exist_ok=True)
+    paths.ZERO_SHOT.write_text(json.dumps({"passed": passed}))
+    monkeypatch.setattr(demonstrate, "write_base", lambda *_: made.append("sft"))
+    monkeypatch.setattr(warm_start, "write_source", lambda _, run, folder: folder.mkdir())
+    auto = changed(params, model={"source": "tiny"}, warmstart={"kind": "auto"})
+    warmstart.run(auto, Recorder())  # type: ignore[arg-type]
+    assert made == taught
+    assert paths.BASE.is_dir() == passed
 
 
 def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
