@@ -60,6 +60,10 @@ def run(params: Params, run: StageRun) -> Path:
             "commit": lineage.commit()[:7],
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "synthetic": params.prepare.source == "synthetic",
+            "verdicts": {
+                "Bare model": zero_shot["advice"],
+                "Gate": read_report(paths.GATE, "gate")["advice"],
+            },
         },
     )
     for path in (*images.values(), write_text(PAGE, page)):

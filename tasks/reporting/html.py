@@ -59,7 +59,7 @@ def render(
         train: one row per step.
         images: PNG files by name.
         profile: name of the settings.
-        made: `model`, `commit`, `date`, and whether the problems are `synthetic`.
+        made: `model`, `commit`, `date`, whether the problems are `synthetic`, and `verdicts`.
     """
     return page("report.html").render(
         evaluation=evaluation,

@@ -29,7 +29,12 @@ LEVELS = PARAMS.train.curriculum.levels
 
 
 OF_LEVELS = {"easy": {"reward_mean": 0.4}, "medium": {"reward_mean": 0.2}}
-BARE = {"played": True, "level": "easy", "reward_mean": 0.07}
+BARE: dict[str, Any] = {
+    "advice": "too little (easy: 1 of 10 episodes earn)",
+    "played": True,
+    "level": "easy",
+    "reward_mean": 0.07,
+}
 BASELINE = {"reward_mean": 0.31, "levels": OF_LEVELS}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 
@@ -87,6 +92,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (reports / "evaluation.json").write_text(json.dumps(told))
     (reports / "baseline.json").write_text(json.dumps(BASELINE))
     (reports / "zeroshot.json").write_text(json.dumps(BARE))
+    (reports / "gate.json").write_text(json.dumps({"advice": "open (easy: 3 of 10 episodes earn)"}))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (reports / "transcripts.jsonl").write_text(text)
     return reports
@@ -100,6 +106,9 @@ def drawn(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
         assert len(run().artifacts) == 3
+    page = (made / "reports/index.html").read_text()
+    assert BARE["advice"] in page
+    assert "3 of 10 episodes earn" in page
     return made
 
 
