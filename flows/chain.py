@@ -153,6 +153,9 @@ class Chain:
             tell(summary.line(self.rows[-1]))
         if name == "prepare":
             self._mlflow.log_inputs(datasets.inputs())
+        if name == "train":  # so that MLflow compares the curves of chains
+            for step, figures in summary.read_curves():
+                self._mlflow.log_metrics(figures, step)
         if name == "promote":
             notifications.promotion(self.params.register_.model_name)
 

@@ -95,6 +95,14 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     return ChainFigures(rows, lines, headline, metrics)
 
 
+def read_curves() -> list[tuple[int, dict[str, float]]]:
+    """Each training step with its rewards, those of held-out problems included."""
+    import pandas as pd
+
+    rows = pd.read_parquet(paths.TRAIN_ROWS).set_index("step").filter(regex="^(reward|eval)/")
+    return [(int(step), row.dropna().to_dict()) for step, row in rows.iterrows()]
+
+
 def text(lines: Sequence[tuple[str, str]]) -> str:
     """The result for the terminal: lines that it wraps itself, so that an address stays whole."""
     return "\nResult of this run\n" + "\n".join(f"  {name}: {figure}" for name, figure in lines)

@@ -227,13 +227,13 @@ class TrainingCallbacks:
         """Episodes in this rank's part of the sessions; progress is shown under the name."""
         return play_shown(name, policy, self.sessions, specs, sessions=self.flight)
 
-    def on_step(self, step: int, logs: dict[str, float]) -> None:
-        """Update the curriculum; rank 0 logs figures and shows progress after an optimizer step."""
+    def on_step(self, step: int, logs: dict[str, float]) -> dict[str, float]:
+        """Update the curriculum; rank 0 logs figures, shows progress, and returns the figures."""
         level, index = self.curriculum.level, self.curriculum.index
         played = self.drawn.episodes
         events = self.curriculum.update(step, played)
         if ranks.index():
-            return
+            return {}
         metric = events[0].metric if events else self.curriculum.metric
         metrics = {
             **(moves.shares(played, self.moves) if self.moves else {}),
@@ -261,6 +261,7 @@ class TrainingCallbacks:
                 f"({METRIC} {event.metric:.3f})"
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
+        return metrics
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Figures of the held-out problems, played greedily with the present weights.

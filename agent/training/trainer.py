@@ -33,7 +33,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ import torch
 from datasets import Dataset
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, Trainer
 
 from agent.errors import RolloutError
 from agent.rollouts.trajectory import Trajectory
@@ -72,7 +72,7 @@ from agent.training.trust_region import TrustRegion, step_kl
 Rollout = Callable[[PreTrainedModel, int], Sequence[Sequence[Trajectory]]]
 """(live model, step from 1) -> groups of episodes, one group per problem."""
 
-OnStep = Callable[[int, dict[str, float]], None]
+OnStep = Callable[[int, dict[str, float]], Mapping[str, float] | None]
 """Called with the step and the trainer's figures after each step, before a checkpoint."""
 
 State = Callable[[], dict[str, Any]]
@@ -97,7 +97,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         settings: the section `train`.
         output_dir: folder of the checkpoints.
         rollout: plays a step's episodes.
-        on_step: receives each step's figures.
+        on_step: receives each step's figures; returns more of them for `report_to`.
         state: returns the caller's part of a checkpoint.
         temperature: of the rollout.
         counted: passes on micro-batches, each of which can take seconds.
@@ -312,10 +312,12 @@ class TreeGRPOTrainer(RowLossTrainer):
         self._metrics["train"][name].append(float(value))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log as TRL does, then call `on_step`."""
+        """Log as TRL does, then call `on_step`, and report what it returns."""
         super().log(logs, start_time)
         if "loss" in logs:
-            self._on_step(self.state.global_step // self._settings.num_iterations, dict(logs))
+            step = self.state.global_step // self._settings.num_iterations
+            if more := self._on_step(step, dict(logs)):
+                Trainer.log(self, dict(more))  # TRL would add its own figures again
 
     def resume(self, checkpoint: Path | None) -> None:
         """Train to the last step, from a checkpoint if one is given."""

@@ -151,7 +151,10 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
     assert "result/f1" in parent.data.metrics
-    kept = tracking.client(tracking.tracking_uri()).list_artifacts(parent.info.run_id)
+    store = tracking.client(tracking.tracking_uri())
+    curve = store.get_metric_history(parent.info.run_id, "reward/overall")
+    assert [point.step for point in curve] == list(range(1, len(curve) + 1)) != []
+    kept = store.list_artifacts(parent.info.run_id)
     assert "dvc.lock" in [file.path for file in kept]
     for name in stages.STAGES:
         child = runs(name)[0]

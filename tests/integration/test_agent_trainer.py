@@ -11,6 +11,7 @@ from agent.errors import CheckpointError, LogprobCheckError, RolloutError
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints
+from agent.training.logprob_check import Mismatch, check
 from agent.training.trained_weights import copies
 
 pytestmark = [
@@ -67,6 +68,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, changes):
     for name, value in copies(whole.live_model).items():
         assert torch.equal(copies(resumed.live_model)[name], value), name
     assert min(figures["train/step_scale"] for _, figures in whole_log) < 1  # the limit did bite
+    reported = [row["reward/overall"] for row in whole.state.log_history if len(row) == 3]
+    assert reported == [1.0, 2.0, 3.0, 4.0]  # what `on_step` returns goes to `report_to`
     # All figures but the clocks, of the first step after the resume as well.
     for (_, mine), (_, other) in zip(resumed_log, whole_log[2:], strict=True):
         assert mine.keys() == other.keys()
@@ -86,6 +89,19 @@ def test_the_logprob_check_catches_an_adapter_lost_after_the_first_step(tmp_path
     trainer = make_trainer(tmp_path, settings, rollout=lambda _, step: play_trees(base, step))
     with pytest.raises(LogprobCheckError, match="step 2"):
         trainer.resume(None)
+
+
+@pytest.mark.parametrize(
+    ("found", "limit"),
+    [((0.06, 0.1), "mean"), ((0.01, 0.6), "p99"), ((0.04, 0.4), None)],
+)
+def test_rounded_weights_have_limits_of_their_own(found, limit):
+    mismatch = Mismatch(tokens=9, mean=found[0], p99=found[1], max=3.0)
+    if limit is None:
+        check(mismatch, exact=False, step=1)
+        return
+    with pytest.raises(LogprobCheckError, match=rf"\({limit} .*limit 0\.0?5\)"):
+        check(mismatch, exact=False, step=1)
 
 
 def test_non_finite_weights_stop_the_run_at_once(tmp_path):
