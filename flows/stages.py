@@ -141,10 +141,10 @@ def reproduce(name: str) -> None:
 
 
 def _reproduce(name: str) -> None:
-    from dvc.repo import Repo
+    from tasks.push import dvc_repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    with Repo(".") as repo:
+    with dvc_repo() as repo:
         repo.reproduce(targets=[name], single_item=True)
 
 
@@ -155,11 +155,12 @@ def unchanged() -> list[str]:
         StageError: another DVC process works here, or its cache cannot be read.
     """
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
+
+    from tasks.push import dvc_repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
     try:
-        with Repo(".") as repo:
+        with dvc_repo() as repo:
             changed = repo.status()
     except DvcException as error:
         raise StageError(f"DVC status failed ({deepest(error)})") from None

@@ -40,11 +40,11 @@ from tasks.io import replacing, require, write_json, write_text
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking import traces
+from tasks.tracking.runs import StageRun, result_metrics
 
 if TYPE_CHECKING:
     from agent.policies.base import Policy
     from agent.rollouts.trajectory import Trajectory
-    from tasks.tracking.runs import StageRun
 
 SEED = 0
 KEPT = 6
@@ -104,6 +104,7 @@ def run(params: Params, run: StageRun) -> Path:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     write_text(paths.TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))
     write_json(paths.EVALUATION, report)
+    write_json(paths.METRICS, {name: result_metrics(report[name]) for name in MODELS})
     log(report, run)
     Console().print(report["improvement"], highlight=False)
     return paths.EVALUATION

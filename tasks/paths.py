@@ -23,6 +23,7 @@ TRAIN_ROWS = Path("reports/train.parquet")
 """One row for each optimizer step."""
 EXPORT = Path("reports/export.json")
 EVALUATION = Path("reports/evaluation.json")
+METRICS = Path("reports/metrics.json")
 TRANSCRIPTS = Path("reports/transcripts.jsonl")
 DEPLOYMENT = Path("reports/deployment.json")
 PLOTS = Path("reports/plots")

@@ -10,12 +10,27 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.errors import disk_is_full
 from tasks.config import read_yaml
 from tasks.config.params import Params
 from tasks.errors import StageError
 from tasks.tracking.runs import StageRun
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+def dvc_repo() -> Repo:
+    """The project's DVC repository, on git if the folder has one."""
+    from dvc.repo import Repo
+    from dvc.scm import SCMError
+
+    try:
+        return Repo(".")
+    except SCMError:  # an archive of the project
+        return Repo(".", config={"core": {"no_scm": True}})
 
 
 def run(params: Params, run: StageRun) -> None:
@@ -26,11 +41,10 @@ def run(params: Params, run: StageRun) -> None:
     """
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
-    from dvc.repo import Repo
 
     name = params.push.remote
     failures: list[BaseException] = []
-    with Repo(".") as repo:
+    with dvc_repo() as repo:
         try:
             if changed := repo.status():
                 raise StageError(

@@ -42,8 +42,12 @@ def tags(params: Params, stage: str | None = None) -> dict[str, str]:
 
 @cache
 def commit() -> str:
-    """Commit of the working tree, with `-dirty` if tracked files differ from it."""
-    changed = ["git", "status", "--porcelain", "--untracked-files=no"]
+    """Commit of the working tree, with `-dirty` if tracked files differ from it.
+
+    What a run itself writes doesn't count: you commit it afterwards.
+    """
+    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ":/"]
+    changed += [":!/dvc.lock", ":!/params.resolved.yaml"]
     try:
         head, status = (
             subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

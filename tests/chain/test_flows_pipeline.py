@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     assert play("quick", TINY) == 0
     told = capfd.readouterr().out
     status = ["git", "status", "--porcelain"]
-    assert subprocess.run(status, capture_output=True, text=True, check=True).stdout == ""
+    changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
+    assert changed == "?? dvc.lock\n?? params.resolved.yaml\n"
     for name in stages.STAGES:
         assert re.search(rf"✓ {name} \d+ s|= {name} kept", told), name
     assert "Improvement: " in told
@@ -165,6 +167,21 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     with Repo(".") as repo:
         assert repo.status() == {}
         assert repo.push() == 0
+
+    # Committed, it is a version, which somebody else gets with all data and models.
+    for words in (["add", "."], ["commit", "-qm", "results"], ["clone", "-q", ".", "elsewhere"]):
+        subprocess.run([*git, *words], check=True)
+    remote = {"local": {"url": str(project / ".dvc-remote")}}
+    with chdir("elsewhere"), Repo(".", config={"remote": remote}) as clone:
+        clone.pull()
+        assert clone.status() == {}
+        figures = clone.metrics.show()[""]["data"]["reports/metrics.json"]["data"]
+        assert figures["after"]["result/f1"] == parent.data.metrics["result/f1"]
+    weights = list(Path("models").rglob("*.safetensors"))
+    assert any("checkpoint-1" in file.parts for file in weights)
+    for file in weights:
+        assert (Path("elsewhere") / file).read_bytes() == file.read_bytes()
+    shutil.rmtree("elsewhere")
 
     # Again: nothing runs, nothing is registered, and MLflow says so.
     assert play("quick", TINY) == 0

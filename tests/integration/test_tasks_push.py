@@ -24,6 +24,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Pa
             config["remote"] = {PARAMS.push.remote: {"url": str(tmp_path / "remote")}}
         Path("data").write_text("rows")
         repo.add("data")
+        with repo.config.edit("repo") as config:
+            del config["core"]["no_scm"]  # the project has git, but an archive of it has not
     return tmp_path
 
 
