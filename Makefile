@@ -16,7 +16,7 @@ PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_AR
 .PHONY: help setup setup-cuda lock-cuda setup-smollm2 setup-search full figures test-fast test test-all check up down ui serve-env bench
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: .venv/.ready ## Install everything into .venv (fast when nothing changed)
 
@@ -36,8 +36,8 @@ endif
 	$(PIP) uv torch
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[dev]" || \
 	  $(PIP) --editable ".[dev]"
-	@test -f params.resolved.yaml || $(BIN)/python -m flows.pipeline resolve
 	@touch $@
+	@echo "setup: done. Next: source .venv/bin/activate, then make full"
 
 # PyPI's torch is built for CUDA 13.0 and needs driver 580. For an older driver, uv takes the builds
 # from PyTorch's index: UV_TORCH_BACKEND=cu126 make setup-cuda. They need older CUDA libraries.
@@ -73,7 +73,7 @@ figures: ## Copy figures and results of the last run to plots/, which the README
 	@test -d reports/plots || { echo "figures: reports/plots is missing. Run make full first."; exit 1; }
 	cp reports/plots/*.png reports/evaluation.json plots/
 
-test-fast: setup ## Run the unit tests: no socket, no process, under a minute
+test-fast: setup ## Run the unit tests: no socket, no process, some minutes
 	$(TEST) tests/unit -m "not nightly"
 
 test: setup ## Run all tests except the nightly ones

@@ -189,6 +189,7 @@ class Chain:
         notifications.result(note)
         for name, figure in result.lines:
             notifications.log(f"{name}: {figure}")
+        notifications.flush()
         return result.headline
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -301,7 +302,7 @@ def prefect_server() -> Iterator[None]:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     url, secret = PREFECT_API_URL.value(), {PREFECT_API_AUTH_STRING: password()}
-    if url and processes.takes_password(url):
+    if url and processes.is_ours(url) and processes.takes_password(url):
         with temporary_settings(secret):
             yield
         return

@@ -51,11 +51,16 @@ def log(line: str) -> None:
 
 
 def failed(reason: object) -> None:
-    """Add a reason to these logs; without the flush, `--watch` would end before it arrives."""
+    """Add a reason to these logs."""
+    log(f"failed: {reason}")
+    flush()
+
+
+def flush() -> None:
+    """Send the logs so far; else `--watch` would end before they arrive."""
     from prefect.logging.handlers import APILogHandler
 
-    log(f"failed: {reason}")
-    with optional("the reason"):
+    with optional("the last lines"):
         APILogHandler().flush()
 
 
@@ -115,7 +120,9 @@ def promotion(name: str) -> None:
             return
         url = PREFECT_API_URL.value()
         # Without a server the client would start its own, which has no automations either.
-        if not url or processes.for_one_run(url) or not processes.answers(f"{url}/health"):
+        if not url or processes.for_one_run(url) or not processes.is_ours(url):
+            return
+        if not processes.answers(f"{url}/health"):
             return
         version = str(champion.version)
         event = Event.model_validate(

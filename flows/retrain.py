@@ -139,7 +139,7 @@ def seed_of(date: int, own: int) -> int:
     """
     if own < GUESSABLE:
         return date
-    return GUESSABLE + int(sha256(f"{own} {date}".encode()).hexdigest()[:14], 16)
+    return GUESSABLE + int(sha256(f"{own} {date}".encode()).hexdigest()[:32], 16)
 
 
 def content_hash(path: Path) -> str:

@@ -19,7 +19,7 @@ from env.variables import CHAIN
 from flows.runtime import die_with_parent, settle
 from tasks import paths
 from tasks.errors import ConfigError, GateFailed, StageError, full_disk
-from tasks.io import read_json
+from tasks.io import read_json, require
 
 if TYPE_CHECKING:
     import psutil
@@ -91,6 +91,7 @@ def run_measurement(model: str, base_url: str | None, say: Callable[[str], objec
     params = config.load_resolved()
     settle(params.threads)
     prepared.require_current(params)
+    require(paths.TEST, "prepare")  # before a run of MLflow fails for it
     from tasks import evaluate_model
     from tasks.tracking import runs
 

@@ -14,7 +14,7 @@ from math import ceil
 from typing import Any
 
 from rewards.numbered import Child, shown_and_named
-from rewards.reading import lines_shown
+from rewards.reading import Lines
 from rewards.spans import Evidence, distinct_items, quoted_text
 
 _MOST_RETURNED = 0.5
@@ -72,11 +72,11 @@ def _is_most(papers: Mapping[str, str], chosen: Iterable[tuple[str, str]]) -> bo
 
     Text counts once, however often, in whatever order and between whatever filler it was given.
     """
-    tiles = {
+    tiles = Lines(
         paper[at : at + _TILE] for paper in papers.values() for at in range(0, len(paper), _TILE)
-    }
-    pairs = [(whole, lines_shown(tiles, [returned])) for whole, returned in chosen]
-    given = lines_shown(tiles, (whole for whole, shown in pairs if shown))
+    )
+    pairs = [(whole, tiles.shown([returned])) for whole, returned in chosen]
+    given = tiles.shown(whole for whole, shown in pairs if shown)
     # Without a piece, nothing of the papers was there to choose from.
     returned = set().union(*(shown for _, shown in pairs))
     return not given or len(returned) > _MOST_RETURNED * len(given)

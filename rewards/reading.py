@@ -70,26 +70,30 @@ def papers_read(
     return frozenset(read)
 
 
-def lines_shown(lines: Collection[str], texts: Iterable[str]) -> set[str]:
-    """The lines that occur in a text.
+class Lines:
+    """Lines that are looked for in texts; they are indexed once.
 
-    The policy writes the texts, and no clock limits this function. So its work grows with their
+    The policy writes the texts, and no clock limits this search. So its work grows with their
     characters and with the number of different lengths of lines, not with the number of lines.
     """
-    shown: set[str] = set()
-    line_set = set(lines) - {""}
-    if not line_set:
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = set(lines) - {""}
+        self._head = min(map(len, self._lines), default=0)
+        self._lengths: dict[str, set[int]] = {}
+        for line in self._lines:
+            self._lengths.setdefault(line[: self._head], set()).add(len(line))
+
+    def shown(self, texts: Iterable[str]) -> set[str]:
+        """The lines that occur in a text."""
+        shown: set[str] = set()
+        head, lengths = self._head, self._lengths
+        for text in dict.fromkeys(texts) if lengths else ():
+            starts = range(len(text) - head + 1)
+            for at in [at for at in starts if text[at : at + head] in lengths]:
+                parts = (text[at : at + length] for length in lengths[text[at : at + head]])
+                shown.update(part for part in parts if part in self._lines)
         return shown
-    head = min(map(len, line_set))
-    lengths: dict[str, set[int]] = {}
-    for line in line_set:
-        lengths.setdefault(line[:head], set()).add(len(line))
-    for text in dict.fromkeys(texts):
-        starts = range(len(text) - head + 1)
-        for at in [at for at in starts if text[at : at + head] in lengths]:
-            parts = (text[at : at + length] for length in lengths[text[at : at + head]])
-            shown.update(part for part in parts if part in line_set)
-    return shown
 
 
 def share(part: Collection[str], shown: Collection[str]) -> float:

@@ -3,8 +3,9 @@
 GRPO learns from differences between episodes, so the base must sometimes earn a primary objective,
 and not by luck. In the default world, an answer that is a random line earns one in 3 to 4 % of the
 problems: a gate that one earning episode opens would open for random code four times out of five.
-What luck of code never does is read: its quote was in nothing that one of its agents had read. (In
-the keyed plan, readers that say yes at random do read, so they open the gate.) A level opens it
+What luck of code seldom does is read: its quote was in nothing that one of its agents had read.
+(Readers that say yes at random do read, and so does code that hands its random line to an idle
+`llm_query`: both open the gate.) A level opens it
 
 - with `FINDS` episodes that earn and quote a text that an agent had read, or
 - with `SUCCESSES` successful ones, for a model that searches by code and reads nothing.

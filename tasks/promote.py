@@ -72,6 +72,8 @@ def run(params: Params, run: StageRun) -> Path:
         Console().print(line, highlight=False)
     before = not report["new"] and report["verdict"] == "promoted"
     said = f"{report['verdict']}{' by an earlier run' if before else ''}: {report['reason']}"
+    if params.profile == "quick":
+        said += " (profile quick: its figures mean nothing)"
     write_json(paths.PROMOTION, {**report, "said": said})
     log(report, run)
     if report["verdict"] == "promoted" and report["new"]:

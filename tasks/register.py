@@ -115,6 +115,8 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    trained = trained_questions.write(params)
+    tags |= {versions.FILES: versions.files_hash(paths.MERGED, RESOLVED, trained)}
     with mlflow.start_run(run_id=run.run_id, log_system_metrics=False):
         logged = mlflow.pyfunc.log_model(
             name=name,
@@ -122,7 +124,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
             artifacts={
                 "model": str(paths.MERGED),
                 "settings": str(RESOLVED),
-                "trained": str(trained_questions.write(params)),
+                "trained": str(trained),
             },
             code_paths=list(PACKAGES),
             input_example=EXAMPLE,

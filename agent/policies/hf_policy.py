@@ -69,6 +69,8 @@ def load_model(
     model_files.keep_unpacked(model)
     if adapter is not None:
         fix = f"It must be an adapter of {path}: run the stage that writes it again."
+        if not (Path(adapter) / "adapter_model.safetensors").is_file():  # PEFT would unpickle .bin
+            raise PolicyError(f"{adapter}: adapter_model.safetensors is missing. {fix}")
         try:
             with model_files.reading(adapter, fix):
                 model = PeftModel.from_pretrained(model, str(adapter)).to(device)

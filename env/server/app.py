@@ -113,7 +113,12 @@ _application = build()
 app = ServerLimits(_application, _application.state.connections)
 
 
-SERVING: dict[str, Any] = {"timeout_graceful_shutdown": 3, "log_level": "warning"}
+SERVING: dict[str, Any] = {
+    "timeout_graceful_shutdown": 3,
+    "log_level": "warning",
+    # Without a proxy, a client could name any address as its own.
+    "proxy_headers": "FORWARDED_ALLOW_IPS" in os.environ,
+}
 """Arguments of uvicorn that a bare `uvicorn` does not have; all limits hold without them."""
 
 

@@ -26,7 +26,7 @@ from env.server.tree.frame import texts_of
 from rewards.combine import EpisodeFacts
 from rewards.components import Work, by_papers, by_sentences
 from rewards.found import papers_found
-from rewards.reading import lines_shown, papers_read, share
+from rewards.reading import Lines, papers_read, share
 from rewards.settings import RewardSettings
 
 _DIGITS = 2
@@ -71,7 +71,7 @@ def _by_sentences(tree: Tree, problem: Problem, settings: RewardSettings) -> Wor
     candidates = {span.text for span in problem.candidates}
     others = {line for text in tree.papers.values() for line in text.split("\n")} - candidates
     gold = {span.text for fact in problem.evidence for span in fact.spans}
-    shown = lines_shown(gold | others, tree.shown)
+    shown = Lines(gold | others).shown(tree.shown)
     counts = len(problem.candidates), tree.tokens
     return by_sentences(share(gold, shown), share(others, shown), *counts)
 

@@ -21,6 +21,7 @@ from flows.services.processes import (
     answers,
     require_port,
     run_prefect,
+    running,
     start,
     stop,
     takes_password,
@@ -68,8 +69,10 @@ def ui(open_pages: bool = True) -> None:
 
     for name, service in (("Prefect", SERVER), ("MLflow", TRACKING)):
         health = where_it_runs(service).health or ""
-        url, healthy = health.removesuffix("/health").removesuffix("/api"), answers(health)
+        url = health.removesuffix("/health").removesuffix("/api")
+        healthy = running(service) is not None and answers(health)
         asks = f"   (password: {password()})" if service == SERVER else ""
+        url += "/#/experiments/1/runs" if service == TRACKING else ""  # not MLflow's start page
         typer.echo(f"{name:8} {url}{asks if healthy else '   (not running: make up)'}")
         display = sys.platform == "darwin" or os.environ.get("DISPLAY")
         if open_pages and healthy and display:

@@ -38,6 +38,8 @@ HERE = LOOPBACK if HOST in ("0.0.0.0", "::") else HOST
 PREFECT = f"http://{HERE}:{PREFECT_PORT}"
 MLFLOW = f"http://{HERE}:{MLFLOW_PORT}"
 POOL = "local"
+DEFAULT_API = "http://127.0.0.1:4200/api"
+"""Address in prefect.toml, at which another folder's or project's server may answer."""
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 DATABASES = {DATABASE, "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_HOME"}
 """Variables that place Prefect's database."""
@@ -187,7 +189,11 @@ def require_port(service: ServiceProcess) -> None:
     """
     if service.port is None or running(service) or free(service.port, HERE):
         return
-    move = f", or set {variables.MLFLOW_PORT}" if service == TRACKING else ""
+    move = {
+        TRACKING.name: f", or set {variables.MLFLOW_PORT}",
+        SERVER.name: f", or set {variables.PREFECT_PORT}=4201 and "
+        "PREFECT_API_URL=http://127.0.0.1:4201/api",
+    }.get(service.name, "")
     raise StageError(
         f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
     )
@@ -284,6 +290,14 @@ def run_prefect(*arguments: str) -> None:
     done = subprocess.run([str(BIN / "prefect"), *arguments], capture_output=True, text=True)
     if done.returncode:
         raise StageError(f"prefect {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+
+def is_ours(api: str) -> bool:
+    """Whether a Prefect server's address was given, or is that of this folder's `make up`."""
+    given = api != DEFAULT_API or "PREFECT_API_URL" in os.environ
+    return given or (
+        running(SERVER) is not None and where_it_runs(SERVER).health == f"{api}/health"
+    )
 
 
 def takes_password(api: str) -> bool:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 import yaml
@@ -28,6 +29,9 @@ from tasks.io import write_text
 
 PARAMS = Path("params.yaml")
 RESOLVED = Path("params.resolved.yaml")
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+"""Shows values in messages; YAML's anchors make some of them huge."""
 PROFILES = Path("profiles")
 
 
@@ -102,8 +106,9 @@ def parse_override(text: str) -> dict[str, Any]:
         raise ConfigError(f"--set {text!r} has no key or no `=`. Write section.key=value.")
     try:
         nested: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is not valid YAML: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 2026-13-45
+        shown = f"--set {_SHORT.repr(text)}"
+        raise ConfigError(f"{shown}: the value is not valid YAML: {error}") from None
     for key in reversed(path.strip().split(".")):
         nested = {key: nested}
     return dict(nested)
@@ -131,7 +136,9 @@ def _describe(error: ErrorDetails) -> str:
     key = _dotted(error["loc"]) or "(whole file)"
     if error["type"] != "extra_forbidden":
         shown = error["type"] not in ("value_error", "missing")
-        return f"{key}: {error['msg']}" + (f" (found {error['input']!r})" if shown else "")
+        return f"{key}: {error['msg']}" + (
+            f" (found {_SHORT.repr(error['input'])})" if shown else ""
+        )
     settings = flatten(Params().model_dump(by_alias=True))
     sections = {name.rpartition(".")[0] for name in settings}
     alike = get_close_matches(key, {*settings, *sections}, n=1)

@@ -46,6 +46,8 @@ _MOST_PLACES = 50
 """Most places of a text that can be evidence."""
 _SHOWN = 60
 """Characters of the most similar text in a message."""
+_LONGEST = 2000
+"""Characters of a quote that may differ from its paper; the search takes their cube."""
 _LITERALLY = "quote the document itself, letter by letter"
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
@@ -255,6 +257,9 @@ class _Slice(NamedTuple):
 
 
 def _fuzzy(wanted: str, paper: Paper) -> Located:
+    if len(wanted) > _LONGEST:
+        reason = f"is not found, and only quotes of at most {_LONGEST:,} characters may differ"
+        raise RowFault(f"the quote {reason}", _LITERALLY)
     normal = normalise(paper.text)
     text = normal.text
 

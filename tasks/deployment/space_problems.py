@@ -17,7 +17,7 @@ from tasks.config.params import Params
 from tasks.deployment.hub_client import Hub
 from tasks.errors import ConfigError
 
-GUESSABLE = 2**40
+GUESSABLE = 2**80
 """Smaller seeds can be found by trial, and the seed reveals the gold."""
 
 
@@ -55,7 +55,7 @@ def check(params: Params, data: Path | None) -> None:
         raise ConfigError(
             f"a public Space would play problems of seed {params.prepare.synthetic.seed}, "
             "which others can guess, and so their gold. Set prepare.synthetic.seed to a large "
-            'secret number (python -c "import secrets; print(secrets.randbits(60))"), or '
+            'secret number (python -c "import secrets; print(secrets.randbits(128))"), or '
             "deploy.space.private: true."
         )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tasks import paths
 from tasks.config import RESOLVED, read_resolved
 from tasks.errors import StageError, stage_named
-from tasks.io import replacing
+from tasks.io import digest, replacing
 from tasks.registry import trained_questions
 from tasks.tracking import lineage, runs
 
@@ -31,6 +31,10 @@ FETCHED = paths.RUN / "registry"
 """Cache of artifacts from a store that is not on this machine."""
 SERVING = "serving"
 """Tag of a version: its generation settings in serving, as JSON."""
+BESIDE = (RESOLVED.name, trained_questions.NAME)
+"""Files beside the weights in a version's artifact."""
+FILES = "files_hash"
+"""Tag of a version: `files_hash` of its artifact."""
 LAST_CHAMPION = "champion"
 """Tag of the registered model: the next champion, set before the alias moves."""
 
@@ -40,6 +44,13 @@ _URI = re.compile(r"models:/([^/@]+)(?:/(?=\d+$)|@)(.+)")
 def weights_hash(folder: Path) -> str:
     """First 16 hex digits of SHA-256 over the weights alone; configs contain paths and dates."""
     return lineage.files_hash(sorted(folder.rglob("*.safetensors")), folder)
+
+
+def files_hash(*parts: Path) -> str:
+    """The same over all other files in folders or of this name: configs, template, settings."""
+    inside = (path for part in parts for path in [part, *sorted(part.rglob("*"))])
+    files = [path for path in inside if path.is_file() and path.suffix != ".safetensors"]
+    return digest([lineage.files_hash([path], path.parent) for path in files])
 
 
 def serving(params: Params) -> str:
@@ -166,12 +177,18 @@ def download(version: ModelVersion) -> Path:
         StageError: the artifact is gone, or its weights differ from the registered ones.
     """
     folder = artifact(version) / ARTIFACT
-    digest = weights_hash(folder) if any(folder.rglob("*.safetensors")) else "no weights at all"
-    wanted = version.tags.get("weights_hash", digest)
-    if digest != wanted:
+    weights = weights_hash(folder) if any(folder.rglob("*.safetensors")) else "no weights at all"
+    wanted = version.tags.get("weights_hash", weights)
+    if weights != wanted:
         raise StageError(
-            f"{named(version)}: {folder} contains other weights ({digest}) than were registered "
+            f"{named(version)}: {folder} contains other weights ({weights}) than were registered "
             f"({wanted}). Restore the artifact, or delete the version."
+        )
+    found = files_hash(folder, *(folder.with_name(name) for name in BESIDE))
+    if version.tags.get(FILES, found) != found:
+        raise StageError(
+            f"{named(version)}: {folder.parent} contains other files than were registered. Restore "
+            "the artifact, or delete the version."
         )
     return folder
 

@@ -181,8 +181,13 @@ def require_here(store: Path) -> None:
         store: the database; it need not exist.
 
     Raises:
-        ConfigError: the project was moved or copied.
+        ConfigError: the project was moved or copied, or the store is empty.
     """
+    if store.is_file() and not store.stat().st_size:
+        raise ConfigError(
+            f"{store} is empty: its runs and versions are lost. Restore a copy of it, or delete it "
+            "to begin anew, without a champion."
+        )
     here = _artifacts(store)
     query = "SELECT artifact_location FROM experiments WHERE artifact_location LIKE 'file:%'"
     try:
@@ -462,7 +467,8 @@ def close_left(run_id: str, status: Status = "KILLED") -> None:
         try:
             experiment = store.get_run(run_id).info.experiment_id
         except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # another store than last time
+            # Another store than last time, or no run's id.
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return
             raise
         children = store.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run_id}'")

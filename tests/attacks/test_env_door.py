@@ -29,6 +29,8 @@ from openenv.cli._validation import validate_running_environment
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from env.server.door.protocol import CONTROLS_PER_S
+
 ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTORS = 128
 SESSIONS = (DESCRIPTORS - 24) // 10
@@ -434,14 +436,17 @@ def test_messages_that_wait_are_bounded(server: Server) -> None:
 @pytest.mark.parametrize(
     "server", ["module", pytest.param("uvicorn", marks=pytest.mark.nightly)], indirect=True
 )
-def test_unread_pongs_of_all_clients_together_are_bounded(server: Server) -> None:
-    ping = b"\x89\xfd" + b"mask" + b"x" * 125
-    with server.tcp(UPGRADE) as one, server.tcp(UPGRADE) as other:
-        for raw in (one, other):
-            assert b" 101 " in raw.recv(4096)
-            for _ in range(140):  # 17.5 MB, more than half of what all may leave unread
-                raw.sendall(ping * 1000)
-        assert ends(server, [one, other]) == 1
+@pytest.mark.parametrize("control", [b"\x89\x80mask", b"\x8a\x80mask"], ids=["ping", "pong"])
+def test_control_frames_without_measure_end_their_connection(
+    server: Server, control: bytes
+) -> None:
+    with server.tcp(UPGRADE) as few, server.tcp(UPGRADE) as many:
+        assert b" 101 " in few.recv(4096)
+        few.sendall(control * CONTROLS_PER_S)
+        with suppress(ConnectionError):
+            many.sendall(control * 20_000)
+        assert ends(server, [few, many]) == 1
+        assert server.holds([few]) == [True]
 
 
 def test_a_clock_that_is_set_ends_no_session(server: Server) -> None:

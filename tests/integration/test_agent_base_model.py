@@ -213,6 +213,7 @@ def test_the_space_and_memory_of_a_large_model_are_counted(monkeypatch: pytest.M
     base_model.require_memory(source)
 
 
+PARTS = json.dumps({"weight_map": {"a": "../model.safetensors"}})
 GPTQ = {"quantization_config": {"quant_method": "gptq"}}
 OWN = {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own"}}
 SLIDING = {
@@ -224,6 +225,7 @@ UNFIT: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickled"),
     (lambda f: (f / "model.safetensors").unlink(), "no weights"),
     (lambda f: (f / "config.json").unlink(), "config.json"),
+    (lambda f: (f / "model.safetensors.index.json").write_text(PARTS), "in another folder"),
     (lambda f: edit_config(f, **GPTQ), "quantised already"),
     (lambda f: edit_config(f, model_type="own"), "no model can be loaded"),
     (lambda f: edit_config(f, **OWN), "Python code of its own"),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from flows import pipeline
 from tasks import paths
 from tasks.config.params import Params
-from tasks.errors import ConfigError
+from tasks.errors import ConfigError, StageError
 from tasks.registry import versions
 from tasks.tracking import lineage, runs
 
@@ -56,6 +56,7 @@ def original(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Pat
             )
         run.client.create_registered_model("rlm")
         tags = {"weights_hash": versions.weights_hash(paths.MERGED)}
+        tags[versions.FILES] = versions.files_hash(paths.MERGED)
         run.client.create_model_version(
             "rlm", logged.model_uri, run.run_id, tags, model_id=logged.model_id
         )
@@ -108,6 +109,19 @@ def test_a_moved_project_reads_its_files_after_the_command_that_the_refusal_name
         subprocess.run(command[1], shell=True, check=True)
         assert "1" in rlm("models").output
         assert read() == ["weights"]
+
+        # Other settings beside the same weights are another model.
+        folder = versions.download(versions.get_version("rlm", "1"))
+        (folder / "config.json").write_text('{"rms_norm_eps": 1}')
+        with pytest.raises(StageError, match="contains other files than were registered"):
+            read()
+        (folder / "config.json").unlink()
+
+
+def test_an_empty_store_is_no_new_one(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").touch()
+    with pytest.raises(ConfigError, match=r"mlflow\.db is empty: .* without a champion"):
+        runs.require_here(tmp_path / "mlflow.db")
         with runs.stage_run("train", Params()) as run:
             run.log_artifact("params.yaml")
     assert list((moved / "mlartifacts").rglob("params.yaml"))

@@ -26,7 +26,7 @@ from tasks.tracking import lineage, runs
 
 pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
 
-SEED = 71_934_205_553_112_009
+SEED = 2**90 + 71_934_205_553_112_009
 FEW = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
 MODEL, TASKS = ("model", "ada/rlm-model"), ("dataset", "ada/rlm-tasks")
 FIGURES = {

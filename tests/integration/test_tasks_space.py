@@ -37,7 +37,7 @@ from tasks.deployment.environment import _given, environment
 from tasks.errors import ConfigError, PipelineError, StageError
 from tasks.tracking import runs
 
-SEED = 71_934_205_553_112_007
+SEED = 2**90 + 71_934_205_553_112_007
 FEW = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
 QUICK = [
     "deploy.target=space",

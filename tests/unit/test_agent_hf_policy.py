@@ -179,6 +179,9 @@ def test_an_adapter_is_laid_onto_its_base(tmp_path):
         got = [value for turn in turns for value in turn.logprobs]
         assert got == pytest.approx(sampled_logps(adapted, turns).tolist(), abs=1e-4)
         assert got != pytest.approx(sampled_logps(tiny(), turns).tolist(), abs=1e-2)
+    (tmp_path / "adapter/adapter_model.safetensors").rename(tmp_path / "adapter/adapter_model.bin")
+    with pytest.raises(PolicyError, match=r"adapter_model\.safetensors is missing"):
+        load_model(tmp_path / "base", adapter=tmp_path / "adapter", device="cpu")
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.6)])

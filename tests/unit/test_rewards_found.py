@@ -105,6 +105,16 @@ def test_an_alternative_counts_for_the_papers_that_hold_it() -> None:
     assert papers_found(papers, evidence, [({"c": papers["p4"]}, GOLD)], 0.95) == {"p1", "p4"}
 
 
+def test_the_work_grows_with_what_children_return_and_not_with_their_number() -> None:
+    papers = {"p1": "".join(f"Kalvot scores {n} on Mirbex. " for n in range(2000))}
+
+    def work(children: int) -> int:
+        given = [({"c": papers["p1"][:40]}, "Kalvot scores 0 on Mirbex.")] * children
+        return calls(lambda: papers_found(papers, [[("p1", 0, 26)]], given, 0.95))
+
+    assert work(40) < 2 * work(4)
+
+
 def test_the_work_does_not_grow_with_the_quotes_beyond_half_of_the_text() -> None:
     pieces = [str(n) for n in range(20_000)]
     assert calls(lambda: found(pieces)) < 6 * len(pieces)

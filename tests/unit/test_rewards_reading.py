@@ -8,7 +8,7 @@ from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.reading import lines_shown, papers_read, share
+from rewards.reading import Lines, papers_read, share
 
 _RNG = Random(0)
 LONG = "".join(_RNG.choice("abcdefghij ") for _ in range(1000))
@@ -83,7 +83,7 @@ def test_texts_too_short_to_show_anything_cost_one_look() -> None:
 )
 def test_shown_lines_are_those_that_occur_in_a_text(lines: set[str], texts: list[str]) -> None:
     expected = {line for line in lines if line and any(line in text for text in texts)}
-    assert lines_shown(lines, texts) == expected
+    assert Lines(lines).shown(texts) == expected
 
 
 def test_shares_count_each_line_once() -> None:
@@ -94,6 +94,6 @@ def test_shares_count_each_line_once() -> None:
 def test_the_work_grows_with_the_texts_and_not_with_the_lines() -> None:
     def work(lines: int, repeats: int) -> int:
         known = [f"Kalvot scores 42 on Tox{n:04}." for n in range(lines)]
-        return calls(lambda: lines_shown(known, ["Kalvot scores 42 on Tox0001.|" * repeats]))
+        return calls(lambda: Lines(known).shown(["Kalvot scores 42 on Tox0001.|" * repeats]))
 
     assert work(400, 300) - work(400, 100) < 1.5 * (work(10, 300) - work(10, 100)) + 100

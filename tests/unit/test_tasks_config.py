@@ -74,6 +74,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["train=3"], "train: "),
     (["train.steps"], "section.key=value"),
     (["train.steps=["], "not valid YAML"),
+    (["train.steps=2026-13-45"], "not valid YAML: month must be in 1..12"),
     (["env.limits.cell_cpu_s=.nan"], "cell_cpu_s"),
     (["rewards.weights.efficiency=0.9"], "sum to 1"),
     (["prepare.synthetic.lexicon=16"], "each with another benchmark; raise lexicon 16"),

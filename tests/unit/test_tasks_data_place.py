@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from env.problems.schema import Paper
 from tasks.data.place import Located, locate, place
-from tasks.data.rows import Candidate, Draft, Place, ProblemBounds, Quotes
+from tasks.data.rows import Candidate, Draft, Place, ProblemBounds, Quotes, RowFault
 from tasks.data.texts import normalise
 
 GOLD = "Kalvot scores 42 on Mirbex."
@@ -65,6 +65,8 @@ def test_a_quote_with_a_slip_is_found_by_whole_words() -> None:
     located = find("The propsed method clearly beats each other baselne.", text)
     assert located.how == "fuzzy"
     assert located.spans[0].text == "The proposed method clearly beats each other baseline."
+    with pytest.raises(RowFault, match="only quotes of at most 2,000 characters may differ"):
+        find("The propsed method. " * 101, text)
 
 
 PIECES = st.sampled_from(

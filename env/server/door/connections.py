@@ -20,7 +20,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from env.server.door.logs import limit_repeats
-from env.server.door.protocol import WholeBodies, raise_descriptors
+from env.server.door.protocol import FewControls, WholeBodies, raise_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,7 @@ class Connections:
             return made
 
         config.http_protocol_class = protocol
+        config.ws_protocol_class = FewControls
 
     async def watch(self) -> None:
         """Close late connections, once a second, until cancelled."""

@@ -15,9 +15,14 @@ from typing import Any
 import h11
 from h11._connection import DEFAULT_MAX_INCOMPLETE_EVENT_SIZE  # uvicorn's own default
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 _READ_BYTES = 64 << 10
 """Bytes that are parsed before other connections have their turn."""
+_FRAMES_BYTES = 2 << 10
+"""The same, once a connection is a WebSocket, whose empty frames have six bytes."""
+CONTROLS_PER_S = 32
+"""Pings and pongs of a connection in a second; a client of ours sends one in 30 seconds."""
 _REFUSED = (
     b"HTTP/1.1 411 Length Required\r\nContent-Type: text/plain\r\nContent-Length: 53\r\n"
     b"Connection: close\r\n\r\nsend a body with Content-Length; chunks are not taken"
@@ -36,6 +41,37 @@ class _Connection(h11.Connection):
         if self.chunked:
             raise h11.RemoteProtocolError("a chunked body")
         return event
+
+
+class FewControls(WebSocketsSansIOProtocol):
+    """A WebSocket connection that ends when it sends control frames without measure.
+
+    They are parsed in Python and answered, and no limit of the application sees them.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin; others have their turn after each small part."""
+        super().connection_made(transport)
+        with suppress(AttributeError):  # another event loop
+            transport.max_size = _FRAMES_BYTES
+        self._second, self._controls = 0, 0
+
+    def handle_ping(self) -> None:
+        """Answer a ping, unless there were too many."""
+        self._count()
+        super().handle_ping()
+
+    def handle_pong(self, event: Any) -> None:
+        """Note a pong, unless there were too many."""
+        self._count()
+        super().handle_pong(event)
+
+    def _count(self) -> None:
+        now = int(self.loop.time())
+        self._controls = self._controls + 1 if now == self._second else 1
+        self._second = now
+        if self._controls > CONTROLS_PER_S:
+            self.transport.abort()
 
 
 class WholeBodies(H11Protocol):
