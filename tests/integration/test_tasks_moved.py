@@ -117,11 +117,6 @@ def test_a_moved_project_reads_its_files_after_the_command_that_the_refusal_name
             read()
         (folder / "config.json").unlink()
 
-
-def test_an_empty_store_is_no_new_one(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").touch()
-    with pytest.raises(ConfigError, match=r"mlflow\.db is empty: .* without a champion"):
-        runs.require_here(tmp_path / "mlflow.db")
         with runs.stage_run("train", Params()) as run:
             run.log_artifact("params.yaml")
     assert list((moved / "mlartifacts").rglob("params.yaml"))
@@ -129,6 +124,12 @@ def test_an_empty_store_is_no_new_one(tmp_path: Path) -> None:
     moved.rename(original)
     with in_folder(original):
         assert read() == ["weights"]
+
+
+def test_an_empty_store_is_no_new_one(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").touch()
+    with pytest.raises(ConfigError, match=r"mlflow\.db is empty: .* without a champion"):
+        runs.require_here(tmp_path / "mlflow.db")
 
 
 def test_reading_a_version_writes_nothing_into_its_artifact(original: Path) -> None:
