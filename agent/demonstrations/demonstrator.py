@@ -1,7 +1,7 @@
 """Scripted policy that knows the gold of its problems and shows how to find it.
 
 Its episodes teach a model the form of the work on any source of problems. The root ranks passages,
-and readers name those that answer (`keyed_plan.py`). In problems with candidates, readers choose
+and readers say which answer (`keyed_plan.py`). In problems with candidates, readers choose
 among numbered sentences. Gold decides what they name, but no frame writes gold that it wasn't
 shown.
 
@@ -67,7 +67,7 @@ class Demonstrator:
         env: prompt style, limits, and the ranking.
         slips: share of the episodes with a slip.
         seed: seed of the slips.
-        keyed: sizes of the keyed plan; None if all problems have candidates.
+        near_chars: of the keyed plan (`keyed_plan.code`).
         rewards: what counts as a quote.
     """
 
@@ -78,12 +78,12 @@ class Demonstrator:
         *,
         slips: float = 0.0,
         seed: int = 0,
-        keyed: keyed_plan.Keyed | None = None,
+        near_chars: int | None = None,
         rewards: RewardSettings | None = None,
     ) -> None:
         self._problems = {problem.problem_id: problem for problem in problems}
         self._env = env
-        self._keyed = keyed
+        self._near_chars = near_chars
         self._rewards = rewards or RewardSettings()
         self._slips, self._seed = slips, seed
         self._trees: dict[int, _Tree] = {}
@@ -142,15 +142,14 @@ class Demonstrator:
             size = max(_READER_LINES, -(-len(problem.candidates) // most))
             task = _READER_TASKS[style].format(question=problem.question)
             return self._cell(tree, "ask", "readers", cells.ask_readers(task, size))
-        assert self._keyed is not None
-        tree.replies = keyed_plan.replies(problem, self._keyed, self._env, self._rewards)
-        code = keyed_plan.code(problem.question, self._keyed, style, most)
+        tree.replies = keyed_plan.replies(problem, self._env, self._rewards)
+        code = keyed_plan.code(problem.question, self._near_chars, style, most)
         return self._cell(tree, "ask", "keyed", code)
 
     def _read(self, tree: _Tree, prompt: str) -> str:
         """Numbers of the passages or lines of a reader's prompt that are gold."""
         if tree.replies:
-            return tree.replies.get(prompt, keyed_plan.NONE)
+            return tree.replies.get(prompt, keyed_plan.YES_OR_NO[0])
         gold = {span.text for fact in tree.problem.evidence for span in fact.spans}
         lines = (line.partition(" ") for line in prompt.split("\n"))
         return " ".join(number for number, _, text in lines if text in gold) or "none"

@@ -19,7 +19,6 @@ import torch
 
 from agent.demonstrations import keyed_plan, move_demonstrator
 from agent.demonstrations.demonstrator import Demonstrator, Mistake
-from agent.demonstrations.keyed_plan import Keyed
 from agent.demonstrations.move_demonstrator import MoveDemonstrator
 from agent.demonstrations.rows import (
     TAUGHT,
@@ -119,7 +118,7 @@ def check(params: Params) -> None:
     settings = params.warmstart.sft
     if settings.teacher == "demonstrator":
         moving = settings.plan == "moves"
-        readers = settings.moves.most_frames - 1 if moving else keyed(params).readers
+        readers = settings.moves.most_frames - 1 if moving else keyed_plan.RANKED
         if readers >= params.env.limits.max_frames:
             fewer = ", or lower moves.readers or children" if moving else ""
             raise ConfigError(
@@ -169,18 +168,13 @@ def choose(params: Params) -> list[Problem]:
     return shown
 
 
-def keyed(params: Params) -> Keyed:
-    """Sizes of the keyed plan."""
-    return Keyed(near_chars=params.warmstart.sft.near_chars)
-
-
 def fault(params: Params, problem: Problem) -> str | None:
     """Reason why the demonstrator can't show a problem; None if it can."""
     if params.warmstart.sft.plan == "moves":
         return move_demonstrator.fault(problem, params.warmstart.sft.moves)
     if problem.candidates:
         return None
-    return keyed_plan.fault(problem, keyed(params), params.env, params.rewards)
+    return keyed_plan.fault(problem, params.env, params.rewards)
 
 
 def demonstrate(
@@ -208,7 +202,7 @@ def demonstrate(
         # reward says whether such an answer is worth showing.
         good = good_episodes(episodes, settings.min_reward)
         mistakes = demonstrator.mistakes
-        left_out = repetitive(good, keyed_plan.NOTHING, settings.seed, TAUGHT[settings.plan])
+        left_out = repetitive(good, keyed_plan.YES_OR_NO[:1], settings.seed, TAUGHT[settings.plan])
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     if settings.teacher == "demonstrator" and settings.plan == "moves":
         read = move_demonstrator.lessons(problems, settings.moves, params.env, params.rewards)
@@ -242,7 +236,7 @@ def demonstrator_of(params: Params, problems: Sequence[Problem]) -> Demonstrator
         params.env,
         slips=SLIPS,
         seed=settings.seed,
-        keyed=keyed(params),
+        near_chars=settings.near_chars,
         rewards=params.rewards,
     )
 
