@@ -43,7 +43,7 @@ PROFILES = (
     # On disk: base, 16-bit twin and merged model, each in models/, DVC's cache and the registry.
     ProfileNeeds("t4", memory_gb=12, disk_gb=60, card_gb=14, capability=(7, 5)),
     ProfileNeeds("a100", memory_gb=24, disk_gb=60, card_gb=38, capability=(8, 0)),
-    ProfileNeeds("h200", memory_gb=24, disk_gb=60, card_gb=130, capability=(9, 0)),
+    ProfileNeeds("h200", memory_gb=24, disk_gb=60, card_gb=76, capability=(8, 0)),
 )
 """Profiles from the smallest to the largest; each has a file in profiles/, except nano."""
 

@@ -39,6 +39,7 @@ def fixes(machine: Machine) -> dict[str, str]:
     ("text", "profile"),
     [
         *((T4, "t4"), (A100, "a100"), (H200, "h200"), (OLD_T4, "t4")),
+        ("NVIDIA H100, 81559, 81000, 580.1, 9.0", "h200"),
         ("Tesla V100, 32510, 32510, 580.1, 7.0", "nano"),  # too old
         ("GTX 1660, 6144, 6000, 580.1, 7.5", "nano"),  # too small
     ],
