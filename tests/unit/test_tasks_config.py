@@ -50,9 +50,10 @@ def test_what_params_yaml_leaves_out_has_its_default(folder: Path) -> None:
 def test_each_profile_resolves(profile: str) -> None:
     params = config.resolve(profile)
     assert params.profile == profile
-    # A limit that rounding exceeds would fail hours of training at their end.
-    least = {"float16": 0.005, "bfloat16": 0.04}.get(params.export.dtype, 0.0)
-    assert (params.export.max_logit_error or 0.0) >= least
+    if params.model.source.startswith("Qwen"):
+        # A limit that rounding exceeds would fail hours of training at their end.
+        least = {"float16": 0.005, "bfloat16": 0.04}[params.export.dtype]
+        assert (params.export.max_logit_error or 0.0) >= least
 
 
 def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
