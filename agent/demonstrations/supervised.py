@@ -30,7 +30,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from agent.decoding.prefix_tree import by_length, packs
 from agent.demonstrations.rows import IGNORED, DemonstrationRow
 from agent.errors import PolicyError
-from agent.models.model_files import this_device
+from agent.models.model_files import gradient_fits, this_device
 from agent.settings import SftSettings, TrainSettings
 from agent.training import token_logprobs, trained_weights
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
@@ -251,7 +251,8 @@ def train_adapter(
         trainer = AdapterTrainer(
             model, tokenizer, rows, settings, train, output_dir=Path(folder), on_step=on_step
         )
-        trainer.train()
+        with gradient_fits(train.micro_batch_tokens):
+            trainer.train()
         adapted: Any = trainer.model
         if name := trained_weights.not_finite(adapted):
             raise PolicyError(

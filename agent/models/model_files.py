@@ -144,6 +144,22 @@ def require_lora(base: Path, lora: LoraSettings) -> None:
 
 
 @contextmanager
+def gradient_fits(micro_batch_tokens: int) -> Iterator[None]:
+    """Say what to lower if the card has no memory for the gradient of a micro-batch.
+
+    Raises:
+        PolicyError: it has none.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise PolicyError(
+            "the GPU has no memory left to train. Lower train.micro_batch_tokens (now "
+            f"{micro_batch_tokens}), or set train.gradient_checkpointing."
+        ) from error
+
+
+@contextmanager
 def reading(path: str | Path, fix: str) -> Iterator[None]:
     """Turn errors of loading a model into a `PolicyError` that ends with `fix`.
 

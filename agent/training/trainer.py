@@ -46,6 +46,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, Trainer
 
 from agent.errors import RolloutError
+from agent.models.model_files import gradient_fits
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import TrainSettings
 from agent.training import (
@@ -192,7 +193,9 @@ class TreeGRPOTrainer(RowLossTrainer):
         model.train()
         scaled = self._needs_scale and self._learns
         scale = first_scale(float(self._batches[0]["num_items_in_batch"])) if scaled else 1.0
-        loss = scaled_backward(functools.partial(self._make_gradients, model), self._weights, scale)
+        with gradient_fits(self._settings.micro_batch_tokens):
+            make = functools.partial(self._make_gradients, model)
+            loss = scaled_backward(make, self._weights, scale)
         if update == 0:
             self._check_logprobs(step + 1)
         else:

@@ -27,6 +27,7 @@ import torch
 from helpers import tiny_trees
 from helpers.tiny_trees import note_logprobs, random_turn, sampled_logps
 
+from agent.errors import PolicyError
 from agent.rollouts.trajectory import FrameRecord, Trajectory
 from agent.settings import TrainSettings
 
@@ -263,6 +264,16 @@ def test_an_update_does_not_depend_on_the_micro_batches(tmp_path):
     assert moved > 1e-4
     for name, weight in weights[1000].items():
         torch.testing.assert_close(weights[24][name], weight, rtol=0, atol=0.01 * moved)
+
+
+def test_a_full_gpu_names_the_settings_to_lower(tmp_path, monkeypatch):
+    def full(*args, **options):
+        raise torch.OutOfMemoryError
+
+    trainer = make_trainer(tmp_path)
+    monkeypatch.setattr(trainer, "compute_loss", full)
+    with pytest.raises(PolicyError, match=r"Lower train\.micro_batch_tokens \(now 40\)"):
+        trainer.training_step(trainer.live_model, [0])
 
 
 def test_all_updates_on_one_rollout_stay_within_the_limit_together(tmp_path):
