@@ -272,7 +272,7 @@ def test_a_full_gpu_names_the_settings_to_lower(tmp_path, monkeypatch):
 
     trainer = make_trainer(tmp_path)
     monkeypatch.setattr(trainer, "compute_loss", full)
-    with pytest.raises(PolicyError, match=r"Lower train\.micro_batch_tokens \(now 40\)"):
+    with pytest.raises(PolicyError, match=r"Lower train\.micro_batch_tokens \(now \d+\)"):
         trainer.training_step(trainer.live_model, [0])
 
 
