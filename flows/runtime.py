@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import getpass
 import logging
 import os
 import re
@@ -73,6 +74,18 @@ def settle(threads: int | None = None) -> None:
         os.environ.setdefault(key, value)
     if threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    # No proxy leads to this machine's own servers; httpx reads no brackets around an address.
+    off = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = [*filter(None, re.sub(r"[\[\]]", "", off).split(",")), "127.0.0.1", "localhost"]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
+    try:
+        Path.home(), getpass.getuser()
+    except (RuntimeError, KeyError, OSError):  # a container's user without a name
+        os.environ.setdefault("HOME", str(paths.RUN.resolve()))
+        os.environ.setdefault("USER", f"uid-{os.getuid()}")
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):  # a test's
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(1, 0)  # M_MXFAST
     if not sys.warnoptions:

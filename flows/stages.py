@@ -181,9 +181,10 @@ def exit_status(error: BaseException) -> int | None:
 
 def deepest(error: BaseException) -> str:
     """The message at the bottom of a chain of causes."""
-    while error.__cause__ is not None:
+    while error.__cause__ is not None and "RWLock" not in str(error):
         error = error.__cause__
-    return str(error)
+    advice = ". While no run works here, delete .dvc/tmp/rwlock" if "RWLock" in str(error) else ""
+    return f"{error}{advice}"
 
 
 def gate_advice() -> str:

@@ -305,9 +305,10 @@ def _hub_errors(settings: ModelSettings) -> Iterator[None]:
         if disk_is_full(error):
             raise
         where = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        again = "Unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "Run the same command again"
         raise PolicyError(
-            f"{name}: the Hub at {where} did not answer as a Hub does ({cause(error)}). Run the "
-            "same command again to continue the download, or set model.source to a local folder."
+            f"{name}: the Hub at {where} did not answer as a Hub does ({cause(error)}). {again} "
+            "to continue the download, or set model.source to a local folder."
         ) from None
 
 

@@ -309,6 +309,8 @@ def answering() -> Iterator[MlflowClient]:
             remedy = (
                 "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
             )
+        if "out-of-date database schema" in str(error):
+            remedy = f"Copy the database, run `mlflow db upgrade {shown_uri()}`"
         raise StageError(
             f"MLflow at {shown_uri()} does not answer ({first_line(error)}). {remedy}, then run "
             "the same command again: finished stages are kept."

@@ -105,3 +105,14 @@ def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(tmp_pat
         assert (code, printed) == (0, "the first stage\nits progress\nthe end\n")
     else:  # a terminal's pipe that breaks ends a run, as it should
         assert code != 0
+
+
+def test_own_servers_need_no_proxy_and_every_terminal_shows_every_text(tmp_path: Path) -> None:
+    code = (
+        "import os; from flows.runtime import settle; settle(); print(os.environ['NO_PROXY'], '✓')"
+    )
+    behind = {"HTTP_PROXY": "http://10.0.0.1:9", "NO_PROXY": "[::1],a.example"}
+    environment = {**os.environ, **behind, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    environment.pop("no_proxy", None)
+    told = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment)
+    assert told == b"::1,a.example,127.0.0.1,localhost \\u2713\n"
