@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -118,7 +118,12 @@ def teach_base() -> tuple[Any, Any]:
     """
     print("teaching a base model: 300 supervised steps")
     settings = NanoSettings(steps=300, min_steps=300)
-    taught = teach(settings, ReadingLessons(settings, size=512), lambda step, metrics: None)
+
+    def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        if step % 50 == 0:
+            print(f"step {step} of {settings.steps}", flush=True)
+
+    taught = teach(settings, ReadingLessons(settings, size=512), on_step)
     return taught.model, taught.tokenizer
 
 
