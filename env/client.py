@@ -32,9 +32,6 @@ MESSAGE_TIMEOUT_S = 600.0
 """Longer than a step: the server ends the episode after 300 s, and at the end scores it. Beyond
 these are a last cell and sessions that are scored before."""
 
-REPLICAS = "rlm-replicas"
-"""Header of a proxy's answers: number of equal servers behind it."""
-
 _same_wire: set[str] = set()
 """Servers whose `WIRE_VERSION` this process has checked."""
 
@@ -66,20 +63,16 @@ async def _check_server(url: str, timeout_s: float) -> None:
     _same_wire.add(url)
 
 
-def _capacity(url: str) -> tuple[int | None, bool]:
-    """Episodes that an address plays at a time, and whether several servers share them.
-
-    The number is None if the server does not say or does not answer.
-    """
+def _capacity(url: str) -> int | None:
+    """Episodes that a server plays at a time; None if it does not say or does not answer."""
     try:
         answer = httpx.get(
             f"{url.rstrip('/')}/metadata", headers=variables.headers(url), timeout=60.0
         )
         most = answer.raise_for_status().json().get("max_sessions")
-        servers = int(answer.headers.get(REPLICAS, 1))
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
-        return None, False
-    return most * servers if isinstance(most, int) else None, servers > 1
+        return None
+    return most if isinstance(most, int) else None
 
 
 class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
@@ -178,9 +171,7 @@ class Sessions:
     Every future gives an observation or raises. EpisodeError: the episode was lost. RefusedError:
     the server refused a mistake of the caller (wrong id, frame not ready).
 
-    A server that plays fewer episodes at a time gets fewer slots: `count` says how many. Behind a
-    proxy with several servers, each episode has a connection of its own, so that a server which
-    comes back gets its share again.
+    A server that plays fewer episodes at a time gets fewer slots: `count` says how many.
 
     Args:
         url: address of the server.
@@ -190,8 +181,7 @@ class Sessions:
 
     def __init__(self, url: str, count: int, message_timeout_s: float = MESSAGE_TIMEOUT_S) -> None:
         self.url = url
-        most, self._spreads = _capacity(url)
-        self.count = count = min(count, most or count)
+        self.count = count = min(count, _capacity(url) or count)
         self._message_timeout_s = message_timeout_s
         self._clients: list[RLMEnv | None] = [None] * count
         self._loop = asyncio.new_event_loop()
@@ -228,8 +218,6 @@ class Sessions:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def _reset(self, slot: int, kwargs: dict[str, Any]) -> RLMObservation:
-        if self._spreads:
-            await self._discard(slot)
         client = self._clients[slot]
         if client is not None:
             try:

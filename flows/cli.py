@@ -52,34 +52,6 @@ def checklist() -> None:
 
 
 @app.command()
-def publish(
-    push: Annotated[
-        bool, typer.Option("--push", help="Upload; without it nothing leaves this machine.")
-    ] = False,
-    license_: Annotated[
-        str | None,
-        typer.Option("--license", metavar="ID", help="Licence: apache-2.0; sets publish.license."),
-    ] = None,
-    profile: pipeline.Profile = "nano",
-    set_: pipeline.Overrides = None,
-) -> None:
-    """Write the champion and its problems as repositories of the Hub; upload them with --push."""
-
-    def work() -> None:
-        from tasks import config
-
-        sets = [*(set_ or []), *([f"publish.license={license_}"] if license_ else [])]
-        with stage_named("publish"):
-            params = config.resolve(profile, sets)
-            from tasks.publish import publish as steps
-
-            for line in steps(params, push):
-                typer.echo(line)
-
-    pipeline.guarded(work)
-
-
-@app.command()
 def mcp(
     docs: ask.Docs,
     model: ask.ModelName = "champion",

@@ -193,7 +193,7 @@ def play_modes(
 def rows_of(played: dict[Mode, list[Trajectory]], name: str) -> list[EpisodeRow]:
     """A row for each episode of a model."""
     return [
-        episode_row(episode, name, mode, 0)
+        episode_row(episode, name, mode)
         for mode, episodes in played.items()
         for episode in episodes
     ]

@@ -167,13 +167,12 @@ def judge(params: Params, data: Found) -> None:
         raise StageError(f"the split {split!r} is empty (rows rejected: {rejected}). {fix}{first}")
 
 
-def write_parquet(path: Path, rows: Sequence[dict[str, str]], columns: Sequence[str] = ()) -> None:
-    """Write rows of strings; equal rows give equal bytes. Default: the columns that they have."""
+def write_parquet(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    """Write rows of strings, in the columns that they have; equal rows give equal bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not columns:
-        columns = (*COLUMNS, CANDIDATES) if any(CANDIDATES in row for row in rows) else COLUMNS
+    columns = (*COLUMNS, CANDIDATES) if any(CANDIDATES in row for row in rows) else COLUMNS
     schema = pa.schema([(name, pa.string()) for name in columns])
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
 

@@ -268,7 +268,7 @@ def play_set(
     sessions = min(len(chosen), params.env.max_sessions, generation.batch_frames)
     return {
         name: [
-            episode_row(episode, name, params.promote.mode, 0)
+            episode_row(episode, name, params.promote.mode)
             for episode in play_model(
                 folder, url, chosen, generation, sessions=sessions, label=f"{name}, {label} set"
             )

@@ -42,7 +42,7 @@ def held_out_metrics(episodes: Sequence[Trajectory], levels: Sequence[str]) -> d
     Returns:
         `eval/NAME` and `eval/LEVEL_NAME`; a part without a valid episode is absent.
     """
-    rows = [episode_row(episode, "train", "greedy", 0) for episode in episodes]
+    rows = [episode_row(episode, "train", "greedy") for episode in episodes]
     valid = [row for row in rows if row["reward"] is not None]
     parts: dict[str, list[EpisodeRow]] = {}
     for row in valid:

@@ -33,14 +33,13 @@ _ZERO = dict.fromkeys(SCORES, 0.0) | {"success": False}
 _LABELS = ("problem_id", "collection_id", "difficulty", "tier")
 
 
-def episode_row(trajectory: Trajectory, model: str, mode: Mode, pass_: int) -> EpisodeRow:
+def episode_row(trajectory: Trajectory, model: str, mode: Mode) -> EpisodeRow:
     """Flat row of an episode.
 
     Args:
         trajectory: record of the episode.
         model: `before`, `after` or any other name.
         mode: decoding of its turns.
-        pass_: number of the sampling pass, which is part of a pair's key.
     """
     turns = [turn for frame in trajectory.frames.values() for turn in frame.turns]
     metrics, counters = trajectory.metrics, trajectory.counters
@@ -53,7 +52,6 @@ def episode_row(trajectory: Trajectory, model: str, mode: Mode, pass_: int) -> E
     return {
         "model": model,
         "mode": mode,
-        "pass": pass_,
         **_fields(trajectory, *_LABELS),
         **(scores if played else dict.fromkeys(SCORES)),
         "success": trajectory.succeeded if played else None,
@@ -121,11 +119,11 @@ def _fields(record: object, *names: str) -> dict[str, Any]:
 def paired(
     before: Sequence[EpisodeRow], after: Sequence[EpisodeRow], score: str
 ) -> tuple[list[float], list[float], list[str]]:
-    """Scores of the same (problem, mode, pass) in both, and their collections.
+    """Scores of the same (problem, mode) in both, and their collections.
 
     A pair without a score on either side is left out: an infrastructure failure is not a score.
     """
-    key = itemgetter("problem_id", "mode", "pass")
+    key = itemgetter("problem_id", "mode")
     scored = {key(row): row[score] for row in after if row[score] is not None}
     pairs = [
         (row[score], scored[key(row)], row["collection_id"])
@@ -209,7 +207,7 @@ def compare_models(
     """Comparison of `before` and `after`: the content of reports/evaluation.json.
 
     Args:
-        rows: rows by model, `before` and `after`, with the same problems, modes and passes.
+        rows: rows by model, `before` and `after`, with the same problems and modes.
         alone: seconds of episodes played one at a time, by model.
         bootstrap: method of the intervals.
 
@@ -287,10 +285,6 @@ def describe(
     return {
         **headline(rows, bootstrap),
         "reward_mean_greedy": mean(greedy, "reward"),
-        "reward_mean_by_pass": [
-            mean([row for row in sampled if row["pass"] == number], "reward")
-            for number in sorted({row["pass"] for row in sampled})
-        ],
         "components": of_sampled["components"],
         "success_rate": of_sampled["success_rate"],
         "void_rate": summary(rows)["void_rate"],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,8 +21,6 @@ from agent.errors import CheckpointError, disk_is_full
 
 STATE = "state.json"
 WRITING = ".writing"
-SETS_KEPT = 2
-"""Newest sets of checkpoints set aside that the message does not offer to delete."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,12 @@ def set_aside(folder: Path) -> str:
     """Rename the folder for a clean start and create an empty one.
 
     Returns:
-        A message with the new name and the command that deletes older sets; empty if the folder
-        had no checkpoint.
+        A message with the new name; empty if the folder had no checkpoint.
 
     Raises:
         CheckpointError: the folder cannot be renamed.
     """
-    folder = _linked(folder)
+    folder = folder.resolve() if folder.is_symlink() else folder  # a link to a larger disk
     message = ""
     try:
         shutil.rmtree(folder / WRITING, ignore_errors=True)  # what a killed run left
@@ -120,19 +116,7 @@ def set_aside(folder: Path) -> str:
             f"{folder}: earlier checkpoints cannot be set aside ({error}). Move them elsewhere and "
             "run the same command again."
         ) from error
-    if message and (older := sets_aside(folder)[:-SETS_KEPT]):
-        message += f" To delete older ones: {shlex.join(['rm', '-r', *map(str, older)])}"
     return message
-
-
-def sets_aside(folder: Path) -> list[Path]:
-    """Folders that `set_aside` made of this folder, oldest first."""
-    return sorted(folder.parent.glob(f"{folder.name}.????-??-??-??????"))
-
-
-def _linked(folder: Path) -> Path:
-    """Target of the folder if it is a link, for example to a larger disk."""
-    return folder.resolve() if folder.is_symlink() else folder
 
 
 def require_space(folder: Path, checkpoint_bytes: int, keep: int) -> None:
@@ -154,10 +138,8 @@ def require_space(folder: Path, checkpoint_bytes: int, keep: int) -> None:
         raise CheckpointError(f"{folder}: checkpoints cannot be written there ({error})") from error
     more = keep + 2 - min(keep, len(steps(folder)))
     if free < checkpoint_bytes * more:
-        paths = ", ".join(map(str, sets_aside(_linked(folder))))
-        room = f"make room (set aside: {paths})" if paths else "make room"
         raise CheckpointError(
             f"{folder}: {free / 1e6:.0f} MB free, but {more} x {checkpoint_bytes / 1e6:.0f} MB "
-            f"are needed for checkpoints and the result. To fix, {room} or lower "
+            "are needed for checkpoints and the result. To fix, make room or lower "
             "train.keep_checkpoints."
         )

@@ -34,7 +34,6 @@ class Params(Settings):
     register_: settings.RegisterSettings = Field(settings.RegisterSettings(), alias="register")
     promote: settings.PromoteSettings = settings.PromoteSettings()
     push: settings.PushSettings = settings.PushSettings()
-    publish: settings.PublishSettings = settings.PublishSettings()
     retrain: settings.RetrainSettings = settings.RetrainSettings()
     evaluate_model: settings.EvaluateModelSettings = settings.EvaluateModelSettings()
     tracking: settings.TrackingSettings = settings.TrackingSettings()

@@ -20,8 +20,6 @@ from env.settings import Settings
 from tasks.data.settings import FilesSettings, HubSettings, SplitSettings
 
 HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
-Licence = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
-"""Identifier of a licence on the Hub, such as `apache-2.0`."""
 
 
 class PrepareSettings(Settings):
@@ -89,22 +87,6 @@ class SpaceSettings(Settings):
     variables: dict[str, str] = Field({}, description="public environment variables")
     secrets: list[str] = Field(
         [], description="environment variables of this machine to copy as secrets"
-    )
-
-
-class PublishSettings(Settings):
-    """Repositories of `rlm publish` on the Hub."""
-
-    model: HubName = Field(
-        "rlm-model", description="the champion: OWNER/NAME, or NAME in the account of the token"
-    )
-    dataset: HubName = Field("rlm-tasks", description="the problems, named like the model")
-    private: bool = Field(True, description="of new repositories; existing ones must agree")
-    license: Licence | None = Field(
-        None, description="of the model, as the Hub names it: apache-2.0; null publishes nothing"
-    )
-    dataset_license: Licence | None = Field(
-        None, description="of the problems; null: the model's, for generated problems only"
     )
 
 

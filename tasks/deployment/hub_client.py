@@ -1,16 +1,15 @@
 """Hub client of one account, with time limits, retries and clear messages.
 
 The token comes from `HF_TOKEN` or the stored login. It is sent only to the Hub and is never part
-of a message. `space.py` runs Spaces with this client, `tasks/publish.py` uploads models and tasks.
+of a message. `space.py` runs Spaces with this client, and `space_problems.py` puts a data set.
 `tasks/data/hub.py` reads data sets.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,14 +39,11 @@ _MARK_OF_DATA = b"Each deployment replaces the Parquet files that are here.\n"
 class Hub:
     """Client of the Hub; each failure is one clear message.
 
-    Args:
-        named_by: settings that name the repositories, for messages.
-
     Raises:
         ConfigError: no token is set.
     """
 
-    def __init__(self, named_by: str = "deploy.space.name") -> None:
+    def __init__(self) -> None:
         from huggingface_hub import HfApi, get_token
 
         self.endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
@@ -59,9 +55,8 @@ class Hub:
             )
         self.token = token
         self.api = HfApi(endpoint=self.endpoint, token=token)
-        self._named_by = named_by
         self._secrets = {token}
-        self._owners: list[str] = []
+        self._owner = ""
 
     def ask(self, doing: str, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Result of a method of the client, which is repeated while the Hub fails.
@@ -94,11 +89,9 @@ class Hub:
     def full_name(self, name: str) -> str:
         """OWNER/NAME; the owner of a bare name is the owner of the token."""
         # Also for full names: a wrong token is reported before anything is built.
-        if not self._owners:
-            account = self.ask("ask whose token this is", self.api.whoami)
-            owners = [account, *account.get("orgs", [])]
-            self._owners = [str(owner["name"]) for owner in owners]
-        return name if "/" in name else f"{self._owners[0]}/{name}"
+        if not self._owner:
+            self._owner = str(self.ask("ask whose token this is", self.api.whoami)["name"])
+        return name if "/" in name else f"{self._owner}/{name}"
 
     def hide(self, secret: str) -> None:
         """Mask a value in all later messages, unless it is shorter than 8 characters."""
@@ -116,7 +109,7 @@ class Hub:
 
         Args:
             repo: OWNER/NAME.
-            kind: `space`, `dataset` or `model`.
+            kind: `space` or `dataset`.
             private: its visibility.
             why: reason for the visibility, which follows "but" in the message.
             options: further arguments of the client.
@@ -134,54 +127,27 @@ class Hub:
             )
         return info
 
-    def claim(self, repo: str, kind: str, *, private: bool, mark: str) -> None:
-        """Create a repository of `rlm publish`, unless it exists and belongs to this project.
-
-        Args:
-            repo: OWNER/NAME.
-            kind: `model` or `dataset`.
-            private: its visibility.
-            mark: file that is in each repository of this kind of content.
-
-        Raises:
-            ConfigError: the token's account does not own it, its visibility differs, or it
-                contains files without the mark.
-        """
-        owner = self.full_name(repo).partition("/")[0]
-        if owner not in self._owners:
-            raise ConfigError(
-                f"the {kind} {repo} is not yours: this token writes for {', '.join(self._owners)}. "
-                f"Change {self._named_by}, or use a token of {owner}."
-            )
-        why = f"publish.private is {str(private).lower()}"
-        info = self.create(repo, kind, private=private, why=why)
-        files = [one.rfilename for one in getattr(info, "siblings", None) or []]
-        names = [name for name in files if name not in _KEPT]
-        if mark not in names:
-            _refuse_foreign(repo, kind, names, self._named_by)
-
-    def push(self, repo: str, kind: str, folder: Path, mark: str | None = None) -> str:
+    def push(self, repo: str, kind: str, folder: Path) -> str:
         """Replace a repository's content by a folder's files in at most one commit.
 
         Args:
             repo: OWNER/NAME.
-            kind: `space`, `dataset` or `model`.
+            kind: `space` or `dataset`.
             folder: the new content.
-            mark: file of the folder that marks the repository; None: that of deployments.
 
         Returns:
             The commit with this content.
         """
         doing = f"push {folder} to the {kind} {repo}"
-        return self.ask(doing, self._commit, repo, kind, folder, mark)
+        return self.ask(doing, self._commit, repo, kind, folder)
 
     def holds(self, repo: str, kind: str, folder: Path) -> bool:
         """Whether the repository contains exactly the folder's files."""
         doing = f"read the {kind} {repo}"
-        return not self.ask(doing, self._difference, repo, kind, folder, None)[1]
+        return not self.ask(doing, self._difference, repo, kind, folder)[1]
 
-    def _commit(self, repo: str, kind: str, folder: Path, mark: str | None) -> str:
-        head, operations = self._difference(repo, kind, folder, mark)
+    def _commit(self, repo: str, kind: str, folder: Path) -> str:
+        head, operations = self._difference(repo, kind, folder)
         if not operations:
             return head
         message = "Deploy the environment" if kind == "space" else "Put the problems"
@@ -189,14 +155,14 @@ class Hub:
         done = self.api.create_commit(
             repo,
             operations,
-            commit_message="Publish" if mark else message,
+            commit_message=message,
             repo_type=kind,
             parent_commit=head,
         )
         return str(done.oid)
 
     def _difference(
-        self, repo: str, kind: str, folder: Path, mark: str | None
+        self, repo: str, kind: str, folder: Path
     ) -> tuple[str, list[CommitOperationAdd | CommitOperationDelete]]:
         """The newest commit, and the operations that turn it into the folder's content.
 
@@ -213,14 +179,17 @@ class Hub:
             if path.is_file()
         }
         gone = foreign = [name for name in there if name not in here and name not in _KEPT]
-        if kind == "dataset" and mark is None:
+        if kind == "dataset":
             gone = [name for name in gone if name.endswith(".parquet")]
             # Any data set may have a train.parquet.
             foreign = [name for name in there if name not in _KEPT]
             here[_MARKS[kind]] = _MARK_OF_DATA
-        if (mark or _MARKS[kind]) not in there:
-            own = self._named_by if mark or kind == "space" else "deploy.space.dataset"
-            _refuse_foreign(repo, kind, foreign, own)
+        if foreign and _MARKS[kind] not in there:  # they may be somebody's work
+            setting = "name" if kind == "space" else "dataset"
+            raise ConfigError(
+                f"the {kind} {repo} contains other files ({', '.join(foreign[:3])}). Name "
+                f"another with deploy.space.{setting}, or empty it."
+            )
         return str(info.sha), [
             *(CommitOperationDelete(path_in_repo=name, is_folder=False) for name in gone),
             *(
@@ -242,7 +211,7 @@ class Hub:
         status = next((answer.status_code for answer in answers if answer is not None), None)
         refused = ConfigError if status in _OURS else StageError
         return refused(
-            f"{where} refuses (status {status}: {said}). Check {self._named_by} "
+            f"{where} refuses (status {status}: {said}). Check deploy.space.name "
             f"and that HF_TOKEN, or the login of `hf auth login`, may do this, {_AGAIN}"
         )
 
@@ -252,21 +221,10 @@ _OURS = (401, 402, 403, 404)
 """Statuses that only another setting or token can change."""
 
 
-def _refuse_foreign(repo: str, kind: str, foreign: Sequence[str], setting: str) -> None:
-    """Refuse files of an unmarked repository: they may be somebody's work."""
-    if foreign:
-        raise ConfigError(
-            f"the {kind} {repo} contains other files ({', '.join(foreign[:3])}). Name "
-            f"another with {setting}, or empty it."
-        )
-
-
 def _same(there: RepoSibling, here: Path | bytes) -> bool:
     from huggingface_hub.utils.sha import git_hash
 
+    content = here if isinstance(here, bytes) else here.read_bytes()
     if there.lfs is None:
-        content = here if isinstance(here, bytes) else here.read_bytes()
         return bool(there.blob_id == git_hash(content))
-    # Weights may not fit into memory.
-    with io.BytesIO(here) if isinstance(here, bytes) else here.open("rb") as stream:
-        return bool(there.lfs.sha256 == hashlib.file_digest(stream, "sha256").hexdigest())
+    return bool(there.lfs.sha256 == hashlib.sha256(content).hexdigest())

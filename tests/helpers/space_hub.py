@@ -1,7 +1,7 @@
 """A server that speaks the Hub's HTTP for Spaces, models and data sets, as its real client asks.
 
-A commit to a Space unpacks the tree and starts its server: the Space is a real process. Files of
-weights are large: they go to a store without a token (Git LFS), and a commit names them. Faults are
+A commit to a Space unpacks the tree and starts its server: the Space is a real process. Parquet
+files are large: they go to a store without a token (Git LFS), and a commit names them. Faults are
 put in by tests.
 """
 
@@ -361,12 +361,12 @@ def _pointer(content: bytes) -> dict[str, Any]:
 
 
 def _mode(path: str) -> str:
-    return "lfs" if path.endswith(".safetensors") else "regular"
+    return "lfs" if path.endswith(".parquet") else "regular"
 
 
 def _described(name: str, repo: Repo) -> dict[str, Any]:
     weights = repo.files.get("model.safetensors")
-    counted = {} if weights is None or repo.large else {"safetensors": _counted(weights)}
+    counted = {} if weights is None else {"safetensors": _counted(weights)}
     return {
         **counted,
         "id": name,

@@ -82,7 +82,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index, problem in enumerate(problems):
             played = episode(problem, score + index / 100)
             for mode in ("greedy", "sampled"):
-                rows[model].append(report.episode_row(played, model, mode, 0))
+                rows[model].append(report.episode_row(played, model, mode))
             lines.append(report.transcript(played, model, "greedy"))
     told = report.compare_models(rows, {"before": [1.0], "after": [2.0]}, Bootstrap(200, 0))
     reports = tmp_path_factory.mktemp("inputs")

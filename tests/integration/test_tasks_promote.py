@@ -56,7 +56,6 @@ def played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 "problem_id": spec.problem_id,
                 "collection_id": spec.collection_id,
                 "mode": "greedy",
-                "pass": 0,
                 "void": None,
                 "primary_objective": quality + noise.gauss(0, 0.05),
                 "reward": quality,

@@ -75,6 +75,8 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("URL", "TOKEN", "OWNER_KEY", "SEED", "DATASET_TOKEN"):
         monkeypatch.delenv(getattr(variables, name), raising=False)
     monkeypatch.setattr("tasks.data.hub._WAIT_S", 0)
+    # Its store of chunks has another protocol, which the server does not speak.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
 
 
 @pytest.fixture
@@ -207,6 +209,25 @@ def test_a_data_set_that_holds_something_else_is_left_alone(
         space.deployed(params, problems)
     assert other.files == {".gitattributes": b"", name: b"one of a kind"}
     assert list(the_hub.repos) == [("dataset", "ada/rlm-problems")]
+
+
+def test_a_data_set_whose_upload_was_cut_is_finished_by_the_next_run_and_put_once(
+    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
+    params = settings("deploy.space.problems=dataset")
+    problems = local_problems(params)
+    the_hub.faults["PUT /lfs"] = ["always", 400]
+    with pytest.raises(StageError, match=r"cannot push .* to the dataset .*nothing is half done"):
+        space.deployed(params, problems)
+    put = repo_of(the_hub, "ada/rlm-problems", "dataset")
+    assert set(put.files) == {".gitattributes"}
+    the_hub.faults.clear()
+    space.deployed(params, problems)
+    space.deployed(params, problems)
+    assert len(put.commits) == 2  # its own first, and ours
+    assert put.files["test.parquet"] == (problems / "test.parquet").read_bytes()
+    assert put.large == {"test.parquet"}
 
 
 # --- refusals and faults of the Hub

@@ -40,7 +40,7 @@ def episode(problem_id: str, reward: float, *, void: str | None = None) -> Traje
 
 def rows(model: str, rewards: dict[str, float], **kwargs: Any) -> list[report.EpisodeRow]:
     return [
-        episode_row(episode(problem, reward, **kwargs), model, mode, 0)
+        episode_row(episode(problem, reward, **kwargs), model, mode)
         for mode in ("greedy", "sampled")
         for problem, reward in rewards.items()
     ]
@@ -54,7 +54,7 @@ def test_a_row_has_all_tokens_and_a_success_where_an_answer_reaches_the_threshol
     good, below, silent = (episode("g1-easy-1", reward) for reward in (0.5, 0.49, 0.9))
     silent.root.stop_reason = "max_turns"
     lost = episode("g1-easy-1", 0.5, void="lost")
-    made = [episode_row(one, "after", "greedy", 0) for one in (good, below, silent, lost)]
+    made = [episode_row(one, "after", "greedy") for one in (good, below, silent, lost)]
     assert (made[0]["prompt_tokens"], made[0]["sampled_tokens"]) == (6, 4)
     assert [row["success"] for row in made] == [True, False, False, None]
     assert [made[3][name] for name in report.SCORES] == [None] * len(report.SCORES)
@@ -220,7 +220,7 @@ def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None
     played = [episode("g1-easy-1", 1.0), episode("g1-easy-2", 0.5), episode("g2-easy-1", 0.0)]
     played[1].metrics = AnswerMetrics(precision=1, recall=1, f1=1, exact_match=True)
     played[2].metrics = AnswerMetrics(precision=0, recall=0, f1=0)
-    found = summary([episode_row(one, "before", "greedy", 0) for one in played])
+    found = summary([episode_row(one, "before", "greedy") for one in played])
     assert found["exact_match"] == 1.0  # the third was played before it was counted
     assert found["paper_f1"] == 1.0
 
