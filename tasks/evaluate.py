@@ -39,7 +39,6 @@ from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
-from tasks.tracking import traces
 from tasks.tracking.runs import StageRun, result_metrics
 
 if TYPE_CHECKING:
@@ -98,8 +97,6 @@ def run(params: Params, run: StageRun) -> Path:
     )
     examples = chosen(played, KEPT)
     sample = [transcript(episode, name, "greedy") for name, episode in examples]
-    with progress.doing("traces for MLflow"):
-        traces.log_episodes(run, chosen(played, params.tracking.traces))
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     write_text(paths.TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))

@@ -187,7 +187,6 @@ class _Rounds:
     def _take(self, episode: _Episode, observation: RLMObservation) -> None:
         """Add an observation to the record; collect the next requests or end the episode."""
         record = episode.trajectory
-        arrived_s = time.monotonic() - episode.started
         record.counters = observation.counters
         if card := observation.problem:
             record.difficulty = card.difficulty or record.difficulty
@@ -196,9 +195,7 @@ class _Rounds:
         ready = []
         for view in observation.frames:
             if (frame := record.frames.get(view.frame)) is None:
-                parent = None if view.parent is None else record.frames.get(view.parent)
-                turn = len(parent.turns) - 1 if parent else None
-                frame = FrameRecord(view.frame, view.parent, view.depth, view.kind, opened_in=turn)
+                frame = FrameRecord(view.frame, view.parent, view.depth, view.kind)
                 record.frames[view.frame] = frame
                 if self.watch is not None:
                     self.watch(episode.number, progress.frame_event(view))
@@ -206,7 +203,6 @@ class _Rounds:
                 ready.append(view)
             elif view.status == "ended":
                 frame.stop_reason = view.stop_reason
-                frame.ended_s = arrived_s
                 episode.ended.append((episode.number, view.frame))
                 if self.watch is not None:
                     self.watch(episode.number, progress.end_event(view))
@@ -246,7 +242,6 @@ class _Rounds:
         asked = [(episode, request) for episode in self.active for request in episode.requests]
         if not asked:
             return
-        started = time.monotonic()
         for place, reply in replies(self.policy, [request for _, request in asked]):
             episode, request = asked[place]
             reply = fitting(reply, MESSAGE_BYTES // (len(episode.requests) + 1))
@@ -254,8 +249,6 @@ class _Rounds:
             record = TurnRecord(
                 observation="\n\n".join(message.content for message in request.messages),
                 **vars(reply),
-                at_s=started - episode.started,
-                seconds=time.monotonic() - started,
             )
             turns = episode.trajectory.frames[frame].turns
             turns.append(record)

@@ -37,7 +37,6 @@ class Params(Settings):
     publish: settings.PublishSettings = settings.PublishSettings()
     retrain: settings.RetrainSettings = settings.RetrainSettings()
     evaluate_model: settings.EvaluateModelSettings = settings.EvaluateModelSettings()
-    tracking: settings.TrackingSettings = settings.TrackingSettings()
 
     @property
     def serving(self) -> GenerationSettings:

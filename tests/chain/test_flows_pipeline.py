@@ -86,7 +86,7 @@ def test_dvc_removes_no_problems_before_it_makes_new_ones() -> None:
 def test_dvc_watches_all_settings_that_a_stage_reads() -> None:
     # How fast and where, not what; the environment's own settings are watched as sections.
     # Ranks get all settings of their stage.
-    free = {"threads", "tracking", "env.max_sessions", "deploy", "model_dump"}
+    free = {"threads", "env.max_sessions", "deploy", "model_dump"}
     for name, stage in DVC.items():
         watched = {key for part in stage["params"] for key in part["params.resolved.yaml"]}
         tree = ast.parse((ROOT / f"tasks/{name}.py").read_text())
