@@ -356,7 +356,7 @@ def start_run(
         settings, usual = (
             flatten(one.model_dump(by_alias=True, mode="json")) for one in (params, type(params)())
         )
-        keys = [key for key in settings if reads(name, key)] if parent else ["profile"]
+        keys = [key for key in settings if _reads(name, key)] if parent else ["profile"]
         if parent is None:
             keys += [key for key, value in settings.items() if value != usual.get(key)]
         run.log_params({key: settings[key] for key in keys})
@@ -364,7 +364,7 @@ def start_run(
     return run
 
 
-def reads(stage: str, setting: str) -> bool:
+def _reads(stage: str, setting: str) -> bool:
     """Whether a stage's run records a setting: its own section, and those of every episode."""
     sections = ("gate", "warmstart") if stage == "zeroshot" else (stage,)
     return setting.split(".")[0] in (*sections, "profile", "env", "generation", "rewards")
