@@ -180,9 +180,6 @@ class EvaluateSettings(Settings):
     episodes: int = Field(240, ge=20)
     bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
     latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
-    other_episodes: int = Field(
-        60, ge=1, description="episodes of each level that the training does not play"
-    )
 
 
 class RegisterSettings(Settings):
