@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from tasks.config.params import Params
 
 EXPERIMENT = "rlm"
-SYSTEM_S = 5.0
-"""Seconds between system metrics."""
 FLUSH_S = 5.0
 RETRY_S = 60.0
 """Seconds until a failed store is tried again."""
@@ -386,7 +384,7 @@ def stage_run(
         run.log_inputs(datasets.inputs(datasets.READ[name]))
     started = time.monotonic()
     try:
-        with stage_named(name), watched(run):
+        with stage_named(name):
             yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
@@ -399,22 +397,6 @@ def stage_run(
         raise
     run.log_metrics({"stage/seconds": time.monotonic() - started})
     run.end("FINISHED")
-
-
-@contextmanager
-def watched(run: StageRun) -> Iterator[None]:
-    """Sample processor, memory and disk into `system/...` metrics."""
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
-    monitor = SystemMetricsMonitor(
-        run.run_id, sampling_interval=SYSTEM_S, tracking_uri=tracking_uri()
-    )
-    monitor.start()
-    try:
-        yield
-    finally:
-        monitor.finish()
 
 
 def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:
