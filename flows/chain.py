@@ -28,7 +28,6 @@ from rich.text import Text
 from env import variables
 from flows import notifications, stages, summary
 from flows.doctor import require_card, require_model
-from flows.durations import Durations
 from flows.runtime import exclusive, settle
 from flows.services import processes
 from flows.services.password import password
@@ -110,7 +109,6 @@ class Chain:
         # DVC starts `python`: it must be this interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         print_kept(unchanged := stages.unchanged(), killed=killed)
-        self._durations = Durations(self.params, unchanged)
         if "train" not in unchanged:
             require_card(self.params)
         if "warmstart" not in unchanged:
@@ -132,12 +130,7 @@ class Chain:
         started = time.monotonic()
         number, count = list(stages.STAGES).index(name) + 1, len(stages.STAGES)
         tell(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
-        if left := self._durations.left(name):
-            tell(f"[dim]{left}[/]")
-        elif number == 1:
-            tell("[dim]first run with these settings on this machine: no estimate of its time[/]")
         outcome = "interrupted"
-        self._durations.begin(name)
         try:
             cached = _stage.with_options(name=name)(name, self.params)
             outcome = "cached" if cached else "done"
@@ -149,7 +142,6 @@ class Chain:
             raise
         finally:
             self.rows.append(summary.StageRow(name, outcome, time.monotonic() - started))
-            self._durations.end(name, outcome, self.rows[-1].seconds)
             tell(summary.line(self.rows[-1]))
         if name == "prepare":
             self._mlflow.log_inputs(datasets.inputs())

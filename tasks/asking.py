@@ -279,7 +279,7 @@ def play_question(
     if can_write:
         policy = policy.beside(stop)
 
-    def require_wanted(*_: object) -> None:
+    def require_wanted(_: int = 0) -> None:
         if stop.is_set():
             raise StoppedError("the question is no longer wanted")
 

@@ -16,16 +16,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agent.evaluation.sizes import method_and_field, plain_f1
 from agent.evaluation.statistics import choose_problems
 from agent.policies.scripted import keyword, oracle, random_code
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
-from env.problems.fields import SyntheticSettings
+from env.problems.fields import SyntheticSettings, read_question, sentences_with
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.settings import CHILD_CONTEXT_CHARS
 from rewards.combine import COMPONENTS
+from rewards.settings import RewardSettings
+from rewards.spans import locate, span_f1
 from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
@@ -95,6 +96,20 @@ def check_reading(problems: Sequence[Problem], settings: SyntheticSettings) -> N
                 f"a search for method and field reaches F1 {fmean(scores):.2f} at {level}, above "
                 f"{MAX_SEARCH:g}: the papers print the fields. Run the stage prepare again."
             )
+
+
+def method_and_field(problem: Problem) -> list[dict[str, Any]]:
+    """The method's sentences with the word of the field; all of them if none has it."""
+    method, field = read_question(problem.question)
+    hits = sentences_with(method, problem.papers)
+    found = [span for span in hits if f"({field})" in span.text] or hits
+    return [span.model_dump(exclude={"text"}) for span in found]
+
+
+def plain_f1(problem: Problem, answer: Any) -> float:
+    """Plain character F1 of an answer, in [0, 1]."""
+    located = locate(answer, problem.texts, RewardSettings())
+    return span_f1(located.retrieved, problem.places).f1
 
 
 def choose(folder: Path, count: int) -> list[Problem]:

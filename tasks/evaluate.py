@@ -5,9 +5,6 @@ every problem greedily and sampled at `generation.temperature`. The headline rew
 the sampled one, as in training and in the baseline; F1 is reported for both modes.
 `agent/evaluation/report.py` computes the figures.
 
-Levels of validation problems that the training does not play, such as larger collections, are
-played by `after` alone. They are in `sizes` of the report, beside lines of code without training.
-
 Writes reports/evaluation.json, reports/episodes.parquet (a row per episode) and
 reports/transcripts.jsonl (complete episodes of a fixed sample).
 """
@@ -25,21 +22,17 @@ import pandas as pd
 from rich.console import Console
 
 from agent.errors import PolicyError
-from agent.evaluation.held_out import choose_held_out
 from agent.evaluation.report import EpisodeRow, Mode, compare_models, episode_row, transcript
-from agent.evaluation.sizes import by_papers
 from agent.evaluation.statistics import Bootstrap, choose_problems
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import GenerationSettings
 from env.errors import EpisodeError
-from env.problems.store import ProblemStore
 from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import replacing, require, write_json, write_text
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
-from tasks.tracking import traces
 from tasks.tracking.runs import StageRun, result_metrics
 
 if TYPE_CHECKING:
@@ -73,7 +66,6 @@ def run(params: Params, run: StageRun) -> Path:
     require(MODELS["before"], "warmstart")
     require(MODELS["after"], "export")
     specs = choose(paths.TEST, settings.episodes, SEED)
-    others = of_other_levels(params)
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)
 
@@ -83,23 +75,10 @@ def run(params: Params, run: StageRun) -> Path:
         for name, path in MODELS.items():
             played[name] = play_modes(path, url, specs, params, sessions=sessions, label=name)
             alone[name] = seconds_of(play_alone(path, url, specs, params, label=name))
-        greedy, label = params.generation.greedy, "after, other levels"
-        larger = (
-            play_model(MODELS["after"], url, others, greedy, sessions=sessions, label=label)
-            if others
-            else []
-        )
     rows = {name: rows_of(modes, name) for name, modes in played.items()}
     report = compare(rows, alone, params)
-    report["sizes"] = by_papers(
-        [*played["after"]["greedy"], *larger],
-        ProblemStore.load(paths.TEST.parent),
-        Bootstrap(settings.bootstrap, SEED),
-    )
     examples = chosen(played, KEPT)
     sample = [transcript(episode, name, "greedy") for name, episode in examples]
-    with progress.doing("traces for MLflow"):
-        traces.log_episodes(run, chosen(played, params.tracking.traces))
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     write_text(paths.TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))
@@ -128,18 +107,6 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
         replace(specs[problem_id], seed=seed * 1_000_003 + index)
         for index, (_, problem_id) in enumerate(chosen)
     ]
-
-
-def of_other_levels(params: Params) -> list[EpisodeSpec]:
-    """Validation problems of the levels that the training does not play; empty without any."""
-    if not paths.VALIDATION.exists():
-        return []
-    specs = [
-        spec
-        for spec in read_specs(paths.VALIDATION)
-        if spec.difficulty not in params.train.curriculum.levels
-    ]
-    return choose_held_out(specs, params.evaluate.other_episodes, SEED)
 
 
 def load_policy(model: Model, generation: GenerationSettings) -> Policy:

@@ -117,7 +117,7 @@ def log_version(name: str, params: Params, run: StageRun, tags: dict[str, str]) 
 
     trained = trained_questions.write(params)
     tags |= {versions.FILES: versions.files_hash(paths.MERGED, RESOLVED, trained)}
-    with mlflow.start_run(run_id=run.run_id, log_system_metrics=False):
+    with mlflow.start_run(run_id=run.run_id):
         logged = mlflow.pyfunc.log_model(
             name=name,
             python_model=str(CODE),

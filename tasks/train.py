@@ -197,7 +197,7 @@ class TrainingCallbacks:
         self.model: Any = None
         self.tokenizer, self.steps, self.marks = tokenizer, steps, marks
         self.curriculum = Curriculum(self.settings.curriculum)
-        self.log = TrainingLog(run, params.tracking.traces)
+        self.log = TrainingLog(run)
         self.drawn = Drawn(groups=[], episodes=[])
         self.started = time.monotonic()
 

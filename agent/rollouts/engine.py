@@ -17,8 +17,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest, replies
-from agent.rollouts import progress
-from agent.rollouts.progress import Watch
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord, kept_answer
 from env.client import Sessions
@@ -59,7 +57,7 @@ def play(
     sessions: int,
     on_episode: Callable[[Trajectory], None] | None = None,
     whole_answers: bool = False,
-    watch: Watch | None = None,
+    on_turn: Callable[[int], object] | None = None,
 ) -> list[Trajectory]:
     """Play one episode for each spec.
 
@@ -70,8 +68,8 @@ def play(
         sessions: episodes in flight.
         on_episode: called with each record when its episode ends.
         whole_answers: keep answers of every length, for callers that use them.
-        watch: called with the index of a spec and each event of its episode (`progress.py`). An
-            error that it raises ends the call.
+        on_turn: called with the index of a spec after each turn of its episode. An error that it
+            raises ends the call.
 
     Returns:
         Records in the order of the specs. An episode lost to infrastructure has `void` set and no
@@ -88,7 +86,7 @@ def play(
         return []
     context = Sessions(where, count) if isinstance(where, str) else nullcontext(where)
     with context as opened:
-        rounds = _Rounds(policy, opened, specs, on_episode, whole_answers, watch)
+        rounds = _Rounds(policy, opened, specs, on_episode, whole_answers, on_turn)
         return rounds.run(min(count, opened.count))
 
 
@@ -122,7 +120,7 @@ class _Rounds:
     specs: Sequence[EpisodeSpec]
     on_episode: Callable[[Trajectory], None] | None
     whole_answers: bool
-    watch: Watch | None
+    on_turn: Callable[[int], object] | None
     next: int = 0
     """Index of the next spec."""
     active: list[_Episode] = field(default_factory=list)
@@ -187,7 +185,6 @@ class _Rounds:
     def _take(self, episode: _Episode, observation: RLMObservation) -> None:
         """Add an observation to the record; collect the next requests or end the episode."""
         record = episode.trajectory
-        arrived_s = time.monotonic() - episode.started
         record.counters = observation.counters
         if card := observation.problem:
             record.difficulty = card.difficulty or record.difficulty
@@ -196,20 +193,13 @@ class _Rounds:
         ready = []
         for view in observation.frames:
             if (frame := record.frames.get(view.frame)) is None:
-                parent = None if view.parent is None else record.frames.get(view.parent)
-                turn = len(parent.turns) - 1 if parent else None
-                frame = FrameRecord(view.frame, view.parent, view.depth, view.kind, opened_in=turn)
+                frame = FrameRecord(view.frame, view.parent, view.depth, view.kind)
                 record.frames[view.frame] = frame
-                if self.watch is not None:
-                    self.watch(episode.number, progress.frame_event(view))
             if view.status == "ready":
                 ready.append(view)
             elif view.status == "ended":
                 frame.stop_reason = view.stop_reason
-                frame.ended_s = arrived_s
                 episode.ended.append((episode.number, view.frame))
-                if self.watch is not None:
-                    self.watch(episode.number, progress.end_event(view))
         if observation.done or observation.void is not None:
             record.components = dict(observation.components)
             record.metrics = observation.metrics
@@ -246,7 +236,6 @@ class _Rounds:
         asked = [(episode, request) for episode in self.active for request in episode.requests]
         if not asked:
             return
-        started = time.monotonic()
         for place, reply in replies(self.policy, [request for _, request in asked]):
             episode, request = asked[place]
             reply = fitting(reply, MESSAGE_BYTES // (len(episode.requests) + 1))
@@ -254,13 +243,10 @@ class _Rounds:
             record = TurnRecord(
                 observation="\n\n".join(message.content for message in request.messages),
                 **vars(reply),
-                at_s=started - episode.started,
-                seconds=time.monotonic() - started,
             )
-            turns = episode.trajectory.frames[frame].turns
-            turns.append(record)
-            if self.watch is not None:
-                self.watch(episode.number, progress.turn_event(frame, len(turns) - 1, record))
+            episode.trajectory.frames[frame].turns.append(record)
+            if self.on_turn is not None:
+                self.on_turn(episode.number)
             episode.turns[frame] = FrameTurn(
                 frame=frame,
                 text=reply.text,

@@ -8,7 +8,7 @@ episodes; the registered model and `tasks/asking.py` ask the questions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ from pydantic import BaseModel, Field
 
 from agent.policies.base import Policy
 from agent.rollouts.engine import play
-from agent.rollouts.progress import Watch
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
@@ -101,7 +100,7 @@ def play_questions(
     *,
     sessions: int,
     numbered: bool,
-    watch: Watch | None = None,
+    on_turn: Callable[[int], object] | None = None,
 ) -> list[tuple[Answer, Trajectory]]:
     """Play one episode for each question; returns its answer and its record.
 
@@ -112,7 +111,7 @@ def play_questions(
         rewards: rules of a valid quote.
         sessions: episodes in flight.
         numbered: replace the ids of the documents by p1, p2, ..., as in the synthetic world.
-        watch: receives the index of a question and each event of its episode, as `play` does.
+        on_turn: called with the index of a question after each turn of its episode.
 
     Raises:
         EpisodeError: the environment does not play.
@@ -131,7 +130,7 @@ def play_questions(
     specs = [EpisodeSpec(str(number), seed=item.seed) for number, item in enumerate(questions)]
     count = min(sessions, len(questions))
     with _OwnDocuments(url, count, resets) as opened:
-        played = play(policy, opened, specs, sessions=count, whole_answers=True, watch=watch)
+        played = play(policy, opened, specs, sessions=count, whole_answers=True, on_turn=on_turn)
     return [
         (_answer(episode, reset["papers"], names, rewards), episode)
         for episode, reset, names in zip(played, resets, labels, strict=True)

@@ -31,9 +31,6 @@ class TurnRecord:
     """Sampled tokens, with the end-of-turn token if it was sampled."""
     logprobs: list[float] = field(default_factory=list)
     """Log-probability of each token at sampling time, with the temperature applied."""
-    at_s: float = 0.0
-    """Seconds from the episode's start to the request of this turn."""
-    seconds: float = 0.0
 
 
 @dataclass
@@ -46,10 +43,6 @@ class FrameRecord:
     kind: FrameKind
     turns: list[TurnRecord] = field(default_factory=list)
     stop_reason: StopReason | None = None
-    opened_in: int | None = None
-    """Index of the parent's turn that opened it; None for the root."""
-    ended_s: float | None = None
-    """Seconds from the episode's start to the report of the frame's end."""
 
 
 @dataclass
@@ -107,7 +100,7 @@ class Trajectory:
 def kept_answer(answer: JSONValue) -> JSONValue:
     """The answer, or the first `ANSWER_CHARS` characters of its JSON if it is longer.
 
-    The environment scores the whole answer. Records, reports and traces only show it, and a step
+    The environment scores the whole answer. Records and reports only show it, and a step
     has hundreds.
     """
     text = json.dumps(answer, ensure_ascii=False)

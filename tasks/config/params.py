@@ -36,7 +36,6 @@ class Params(Settings):
     push: settings.PushSettings = settings.PushSettings()
     retrain: settings.RetrainSettings = settings.RetrainSettings()
     evaluate_model: settings.EvaluateModelSettings = settings.EvaluateModelSettings()
-    tracking: settings.TrackingSettings = settings.TrackingSettings()
 
     @property
     def serving(self) -> GenerationSettings:

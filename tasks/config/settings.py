@@ -1,4 +1,4 @@
-"""Settings of the stages, of deployments and of tracking: a section of params.yaml each.
+"""Settings of the stages and of deployments: a section of params.yaml each.
 
 The packages `env`, `rewards` and `agent` and the sources in `tasks/data` have `settings` modules of
 their own. `tasks/config/params.py` composes all sections.
@@ -162,9 +162,6 @@ class EvaluateSettings(Settings):
     episodes: int = Field(240, ge=20)
     bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
     latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
-    other_episodes: int = Field(
-        60, ge=1, description="episodes of each level that the training does not play"
-    )
 
 
 class RegisterSettings(Settings):
@@ -206,18 +203,6 @@ class PromoteSettings(Settings):
         216, ge=LEAST_PROBLEMS, description="problems in each of the two fresh sets"
     )
     level: float = Field(0.99, ge=0.9, lt=1, description="confidence level")
-
-
-class TrackingSettings(Settings):
-    """MLflow runs."""
-
-    traces: int = Field(
-        2,
-        ge=0,
-        le=50,
-        description="traced episodes per ten training steps, and in evaluate per difficulty "
-        "and model; 0: none",
-    )
 
 
 class PushSettings(Settings):

@@ -6,13 +6,12 @@ The registered model (`mlflow/recursive_model.py`) and `tasks/asking.py` share t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.policies.base import Policy
 from agent.rollouts import own_documents
 from agent.rollouts.own_documents import Answer, Question
-from agent.rollouts.progress import Watch
 from agent.rollouts.trajectory import Trajectory
 from tasks.config.params import Params
 
@@ -67,7 +66,7 @@ def play(
     url: str,
     questions: Sequence[Question],
     params: Params,
-    watch: Watch | None = None,
+    on_turn: Callable[[int], object] | None = None,
 ) -> list[tuple[Answer, Trajectory]]:
     """Answers with their episodes, played with the paper ids, sizes and limits of training.
 
@@ -81,5 +80,5 @@ def play(
         params.rewards,
         sessions=min(params.env.max_sessions, params.serving.batch_frames),
         numbered=params.prepare.source == "synthetic",
-        watch=watch,
+        on_turn=on_turn,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from agent.rollouts.progress import Event
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from tasks.reporting import progress
@@ -32,12 +31,12 @@ def play_shown(
 
     with progress.doing(what, "episodes", len(specs), at_once=min(sessions, len(specs))) as work:
 
-        def watch(_: int, event: Event) -> None:
-            work.turns += event["event"] == "turn"
+        def written(_: int) -> None:
+            work.turns += 1
 
         def ended(episode: Trajectory) -> None:
             work.advance(seconds=episode.seconds)
             if on_episode is not None:
                 on_episode(episode)
 
-        return play(policy, where, specs, sessions=sessions, on_episode=ended, watch=watch)
+        return play(policy, where, specs, sessions=sessions, on_episode=ended, on_turn=written)

@@ -94,7 +94,7 @@ class Work:
             counts = [f"{self.done} {self.unit}"]
         counts += [f"{self.turns} turns"] if self.turns else []
         left = self.left_s()
-        counts += [] if left is None else [f"{in_words(left)} left"]
+        counts += [] if left is None else [f"{_in_words(left)} left"]
         return ": ".join(filter(None, (self.what, ", ".join(counts))))
 
 
@@ -147,7 +147,7 @@ class Reporter:
         parts = ["; ".join(filter(None, map(str, works)))]
         if all(work.left_s() is None for work in works):
             began = works[0].began if works else self._began
-            parts.append(f"{in_words(now - began)} so far")
+            parts.append(f"{_in_words(now - began)} so far")
         self.say(", ".join(filter(None, parts)))
 
     def say(self, text: str) -> None:
@@ -203,7 +203,7 @@ def say(text: str) -> None:
         reporter.say(text)
 
 
-def in_words(seconds: float) -> str:
+def _in_words(seconds: float) -> str:
     """A duration as it is estimated: rounded, in seconds, minutes or hours."""
     if seconds < 10:
         return "a few seconds"

@@ -1,1 +1,1 @@
-"""Records of runs in MLflow: parameters, metrics, data, traces."""
+"""Records of runs in MLflow: parameters, metrics, data."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from tasks.config.params import Params
 
 EXPERIMENT = "rlm"
-SYSTEM_S = 5.0
-"""Seconds between system metrics."""
 FLUSH_S = 5.0
 RETRY_S = 60.0
 """Seconds until a failed store is tried again."""
@@ -358,7 +356,7 @@ def start_run(
         settings, usual = (
             flatten(one.model_dump(by_alias=True, mode="json")) for one in (params, type(params)())
         )
-        keys = [key for key in settings if reads(name, key)] if parent else ["profile"]
+        keys = [key for key in settings if _reads(name, key)] if parent else ["profile"]
         if parent is None:
             keys += [key for key, value in settings.items() if value != usual.get(key)]
         run.log_params({key: settings[key] for key in keys})
@@ -366,7 +364,7 @@ def start_run(
     return run
 
 
-def reads(stage: str, setting: str) -> bool:
+def _reads(stage: str, setting: str) -> bool:
     """Whether a stage's run records a setting: its own section, and those of every episode."""
     sections = ("gate", "warmstart") if stage == "zeroshot" else (stage,)
     return setting.split(".")[0] in (*sections, "profile", "env", "generation", "rewards")
@@ -388,7 +386,7 @@ def stage_run(
         run.log_inputs(datasets.inputs(datasets.READ[name]))
     started = time.monotonic()
     try:
-        with stage_named(name), watched(run):
+        with stage_named(name):
             yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
@@ -401,22 +399,6 @@ def stage_run(
         raise
     run.log_metrics({"stage/seconds": time.monotonic() - started})
     run.end("FINISHED")
-
-
-@contextmanager
-def watched(run: StageRun) -> Iterator[None]:
-    """Sample processor, memory and disk into `system/...` metrics."""
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
-    monitor = SystemMetricsMonitor(
-        run.run_id, sampling_interval=SYSTEM_S, tracking_uri=tracking_uri()
-    )
-    monitor.start()
-    try:
-        yield
-    finally:
-        monitor.finish()
 
 
 def result_metrics(described: Mapping[str, Any]) -> dict[str, float]:

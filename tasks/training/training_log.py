@@ -16,7 +16,6 @@ import pandas as pd
 from agent.evaluation.report import transcript
 from tasks import paths
 from tasks.io import replacing
-from tasks.tracking import traces
 
 if TYPE_CHECKING:
     from agent.rollouts.trajectory import Trajectory
@@ -31,11 +30,10 @@ class TrainingLog:
 
     Args:
         run: the MLflow run that gets the same numbers.
-        traced: number of logged episodes per step that become traces.
     """
 
-    def __init__(self, run: StageRun, traced: int = 0) -> None:
-        self._run, self._traced = run, traced
+    def __init__(self, run: StageRun) -> None:
+        self._run = run
         self.rows: list[dict[str, Any]] = []
         self.episodes: list[dict[str, Any]] = []
 
@@ -49,7 +47,6 @@ class TrainingLog:
         valid = [t for t in trajectories if t.void is None]
         ranked = sorted(valid, key=lambda t: t.reward or 0.0, reverse=True)
         shown = spread(ranked, SHOWN)
-        traces.log_episodes(self._run, ((f"step {step}", t) for t in spread(shown, self._traced)))
         self.episodes += [{"step": step, **transcript(t, "train", "sampled")} for t in shown]
         self._run.log_table(
             [

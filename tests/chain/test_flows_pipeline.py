@@ -88,7 +88,7 @@ def test_dvc_removes_no_problems_before_it_makes_new_ones() -> None:
 def test_dvc_watches_all_settings_that_a_stage_reads() -> None:
     # How fast and where, not what; the environment's own settings are watched as sections.
     # Ranks get all settings of their stage.
-    free = {"threads", "tracking", "env.max_sessions", "deploy", "model_dump"}
+    free = {"threads", "env.max_sessions", "deploy", "model_dump"}
     for name, stage in DVC.items():
         watched = {key for part in stage["params"] for key in part["params.resolved.yaml"]}
         tree = ast.parse((ROOT / f"tasks/{name}.py").read_text())
@@ -156,7 +156,6 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
         assert re.search(rf"✓ {name} \d+ s|= {name} kept", told), name
     assert "Improvement: " in told
     assert "rlm version 1 (new; challenger)" in told
-    assert "first run with these settings on this machine: no estimate of its time" in told
     assert re.search("champion: (promoted: better than|kept: against) the base before GRPO", told)
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
@@ -195,7 +194,6 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     assert play("quick", TINY) == 0
     told = capfd.readouterr().out
     assert "Nothing changed since the last run" in told
-    assert re.search(r"train a few seconds; whole run .* left", told)
     for name in stages.BY_DVC:
         assert f"= {name} " in told
         assert runs(name)[0].data.tags["cached"] == "true"

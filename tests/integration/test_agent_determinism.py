@@ -47,11 +47,7 @@ class CodingPolicy(TransformersPolicy):
 def without_clocks(tree: Trajectory) -> Trajectory:
     """The record less seconds and log-probabilities."""
     frames = {
-        number: replace(
-            frame,
-            ended_s=None,
-            turns=[replace(turn, at_s=0.0, seconds=0.0, logprobs=[]) for turn in frame.turns],
-        )
+        number: replace(frame, turns=[replace(turn, logprobs=[]) for turn in frame.turns])
         for number, frame in tree.frames.items()
     }
     counters = tree.counters.model_copy(update={"env_s": 0.0})

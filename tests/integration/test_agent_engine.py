@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent.errors import StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.rollouts.engine import play, turn_seed
 from agent.rollouts.specs import EpisodeSpec
@@ -175,6 +176,21 @@ def test_turns_have_seeds_of_their_own_that_only_depend_on_spec_frame_and_turn()
     play(again, ScriptedSessions(two_children), specs(3), sessions=1)
     assert {(r.key, r.seed) for call in again.calls for r in call} == seeds
     assert ((2, 1), turn_seed(2, 1, 0)) in seeds
+
+
+def test_a_caller_hears_of_each_turn_and_can_end_the_play():
+    turns: list[int] = []
+    sessions = ScriptedSessions(two_children)
+    play(EchoPolicy(), sessions, specs(2), sessions=2, on_turn=turns.append)
+    assert sorted(turns) == [0] * 4 + [1] * 4
+
+    def stop(_: int) -> None:
+        raise StoppedError("enough")
+
+    policy = EchoPolicy()
+    with pytest.raises(StoppedError):
+        play(policy, ScriptedSessions(two_children), specs(2), sessions=1, on_turn=stop)
+    assert (len(policy.calls), policy.released) == (1, [(0, 0)])
 
 
 def test_a_lost_connection_voids_its_episode_only():

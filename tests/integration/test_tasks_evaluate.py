@@ -61,8 +61,7 @@ def short(project: Params) -> Params:
 def with_settings(params: Params, settings: dict[str, int]) -> Params:
     """The parameters with other settings of the stage, without a check of their bounds."""
     evaluate = params.evaluate.model_copy(update=settings)
-    tracking = params.tracking.model_copy(update={"traces": 0})
-    return params.model_copy(update={"evaluate": evaluate, "tracking": tracking})
+    return params.model_copy(update={"evaluate": evaluate})
 
 
 def run(params: Params) -> Recorder:

@@ -87,8 +87,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     told = report.compare_models(rows, {"before": [1.0], "after": [2.0]}, Bootstrap(200, 0))
     reports = tmp_path_factory.mktemp("inputs")
     train_table().to_parquet(reports / "train.parquet")
-    sizes = [{"papers": 32, "n": 60, "f1": [0.91, 0.88, 0.94], "lines": {"a line": 0.222}}]
-    told |= {"reward_mode": "sampled", "sizes": sizes}
+    told |= {"reward_mode": "sampled"}
     (reports / "evaluation.json").write_text(json.dumps(told))
     (reports / "baseline.json").write_text(json.dumps(BASELINE))
     (reports / "zeroshot.json").write_text(json.dumps(BARE))
@@ -221,7 +220,6 @@ def test_a_gain_that_may_be_chance_and_voids_by_cause_are_told(folder: Path, dra
     told["before"]["voids"] = {"the sandbox failed": 1}
     told["after"]["voids"] = {f"near {HOSTILE}": 5}
     told["voids_as_zero"] = 5
-    del told["sizes"]
     (folder / "reports/evaluation.json").write_text(json.dumps(told))
     path = folder / "reports/transcripts.jsonl"
     first, rest = path.read_text().split("\n", 1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from helpers.fields_lines import surface
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.policies.scripted import KEYWORD
 from env.models import ProblemCard
 from env.problems import fields
 from env.problems.fields import BENCHMARK, LevelSettings, SyntheticSettings, generate
@@ -233,6 +235,24 @@ def test_audit_refuses_printed_fields() -> None:
     audit.check_reading(made, FEW.prepare.synthetic)
     with pytest.raises(StageError, match=r"F1 1\.00 at easy, above 0\.35"):
         audit.check_reading(list(map(printed, made)), FEW.prepare.synthetic)
+
+
+def keyword_search(problem: Problem) -> Any:
+    answers: list[Any] = []
+    exec(
+        KEYWORD,
+        {"context": problem.texts, "question": problem.question, "FINAL": answers.append},
+    )
+    return answers[0]
+
+
+@pytest.mark.parametrize("papers", [4, 16])
+@pytest.mark.parametrize("search", [keyword_search, audit.method_and_field])
+def test_no_search_without_the_lexicon_answers(
+    search: Callable[[Problem], Any], papers: int
+) -> None:
+    asked = world(papers, collections=24, seed=1)
+    assert 0.1 < fmean(audit.plain_f1(one, search(one)) for one in asked) < 0.35
 
 
 def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:

@@ -52,6 +52,7 @@ def test_a_slow_stage_says_what_it_does_within_30_s_and_then_at_least_each_60_s(
     assert max(b - a for a, b in zip(stage.times, stage.times[1:], strict=False)) <= 60
     assert stage.times[-1] > 540
     assert stage.lines[0] == "gate: zero-shot: 0 of 20 episodes, about 20 s so far"
+    assert stage.lines[-1].endswith(" min so far")
 
 
 def test_equal_steps_are_estimated_to_the_second():
