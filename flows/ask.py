@@ -33,14 +33,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from agent.rollouts.own_documents import Answer
-    from agent.rollouts.trajectory import Trajectory
     from tasks.asking import AskedAnswer, AskedModel
     from tasks.config.params import Params
 
 NO_EVIDENCE = 3
 """Exit code of an answer without evidence."""
-SHOWN = 600
-"""Characters of a turn's code or output in the trace."""
 
 Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")]
 ModelName = Annotated[
@@ -62,7 +59,6 @@ def ask(
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Read questions line by line until one is empty.")
     ] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Print the tree of agents too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of sampling, in the mode `sampled`.")] = 0,
 ) -> None:
@@ -75,7 +71,7 @@ def ask(
                 raise StageError("write one question, or --interactive and no question.")
             if question is not None and not question.strip():
                 raise StageError("the question is empty; write one.")
-        sys.exit(talk(docs, question, chosen(model, base_url, set_), trace, as_json, seed))
+        sys.exit(talk(docs, question, chosen(model, base_url, set_), as_json, seed))
 
     guarded(work)
 
@@ -136,9 +132,7 @@ def read_folder(
     return documents, reader
 
 
-def talk(
-    docs: Path, question: str | None, model: AskedModel, trace: bool, as_json: bool, seed: int
-) -> int:
+def talk(docs: Path, question: str | None, model: AskedModel, as_json: bool, seed: int) -> int:
     """Answer one question, or one for each line of the standard input; returns the exit code."""
     from rich.console import Console
 
@@ -159,7 +153,7 @@ def talk(
                     raise
                 console.print(visible(str(error)), style="red")
                 continue
-            code = tell(text, model, reply, len(documents), trace, as_json)
+            code = tell(text, model, reply, len(documents), as_json)
     return code if question is not None else 0
 
 
@@ -174,7 +168,7 @@ def lines(console: Console) -> Iterator[str]:
 
 
 def tell(
-    question: str, model: AskedModel, reply: AskedAnswer, documents: int, trace: bool, as_json: bool
+    question: str, model: AskedModel, reply: AskedAnswer, documents: int, as_json: bool
 ) -> int:
     """Print an answer; returns the exit code that it stands for."""
     answer = reply.answer
@@ -183,8 +177,6 @@ def tell(
         body = {"question": question, "model": model.name, **answer.model_dump(), **paid}
         typer.echo(json.dumps(body))
     else:
-        if trace and reply.episode is not None:
-            show_tree(reply.episode)
         show(answer, documents, costs(reply, model.params))
     if answer.evidence:
         return 0
@@ -215,8 +207,6 @@ def show(answer: Answer, documents: int, paid: str) -> None:
     from tasks import asking
 
     console = Console(highlight=False)
-    if answer.sentence:
-        console.print(Text(f"The model says: {visible(answer.sentence)}\n"))
     for quote in answer.evidence:
         place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
         console.print(Text(place, style="bold"))
@@ -236,32 +226,3 @@ def show(answer: Answer, documents: int, paid: str) -> None:
         style="dim",
         soft_wrap=True,
     )
-
-
-def show_tree(episode: Trajectory) -> None:
-    """Print each agent with its turns, and under it the agents that it called."""
-    from rich.console import Console
-    from rich.text import Text
-    from rich.tree import Tree
-
-    from env.prompts import cut
-
-    def grow(branch: Tree, number: int) -> None:
-        frame = episode.frames[number]
-        for place, turn in enumerate(frame.turns):
-            read = turn.observation.strip()
-            if place == 0:  # without the system's message: the question, and the kind of context
-                read = "\n".join(read.splitlines()[-2:])
-            branch.add(Text(visible(cut(read, SHOWN)), style="dim"))
-            branch.add(Text(visible(cut(turn.text.strip(), SHOWN))))
-        for child in episode.children(number):
-            grow(branch.add(Text(_title(child.frame, child.kind, child.stop_reason))), child.frame)
-
-    root = episode.root
-    tree = Tree(Text(_title(root.frame, "root", root.stop_reason)))
-    grow(tree, root.frame)
-    Console(highlight=False).print(tree)
-
-
-def _title(frame: int, kind: str, ended: str | None) -> str:
-    return f"agent {frame} ({kind}), ended with {ended}"

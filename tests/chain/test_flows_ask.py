@@ -226,7 +226,7 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
     with fake_endpoint.serving() as fake:
         fake.reply = looms.scripted_reply
         words = ["--docs", "notes", "--base-url", fake.url, "--model", "m"]
-        asking = ["--interactive", "--trace", "--set", "evaluate_model.prompt_price=1000"]
+        asking = ["--interactive", "--set", "evaluate_model.prompt_price=1000"]
         done = subprocess.run(
             [sys.executable, "-c", code, "ask", *words, *asking],
             input=f"{looms.QUESTION}\n{'?' * 9999}\n{looms.QUESTION}\n\n",
@@ -235,24 +235,10 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n  The looms arrive on 14 May.") == 2
-    assert done.stdout.count("agent 1 (rlm), ended with final") == 2
     assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
-    assert "4 requests, 40 + 12 tokens, cost 0.0400" in done.stdout
-    assert done.stdout.count("The model says: They arrive ![on](http://h/) 14 May.") == 2
+    assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
     assert "the question has 9999 characters" in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.mark.usefixtures("_notes")
-def test_an_endpoint_that_fails_at_the_sentence_loses_no_quote() -> None:
-    with fake_endpoint.serving() as fake:
-        fake.reply = looms.scripted_reply
-        fake.plan = [200] * 4 + [500] * asking.ATTEMPTS
-        named = ("--base-url", fake.url, "--model", "m", "--json")
-        code, told, errors = asked("--docs", "notes", looms.QUESTION, *named)
-    assert code == 0, errors
-    assert found(told) == {("orders.md", "The looms arrive on 14 May.")}
-    assert json.loads(told)["sentence"] == ""
 
 
 def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(
@@ -261,4 +247,4 @@ def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(
     monkeypatch.setattr(asking, "by_meaning", lambda documents, question, most: [])
     params = Params(env={"rank": "minilm"})
     asked = asking.play_question(object(), "http://nowhere.invalid", params, "Why?", {"a": "A."})
-    assert (asking.verdict(asked.answer)[:7], asked.episode) == ("Nothing", None)
+    assert asking.verdict(asked.answer).startswith("Nothing")

@@ -27,8 +27,6 @@ class FakeServer(ThreadingHTTPServer):
         self.error: dict[str, str] = {"message": "no"}
         """Body of such an answer."""
         self.reply: Callable[[dict], str | None] = reversed_message
-        self.sentence = "<think>The looms?</think>They arrive ![on](http://h/)\n14 May."
-        """Reply when it is asked for an answer in one sentence."""
         self.raw: bytes | None = None
         """A whole body to send instead of a completion."""
         self.usage: object = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
@@ -91,9 +89,7 @@ class FakeHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _completion(self, body: dict) -> dict:
-        is_last = "in one sentence" in str(body["messages"][-1]["content"])
-        text = self.server.sentence if is_last else self.server.reply(body)
-        message = {"role": "assistant", "content": text}
+        message = {"role": "assistant", "content": self.server.reply(body)}
         return {
             "id": "1",
             "object": "chat.completion",
