@@ -106,6 +106,13 @@ def chosen(model: str, base_url: str | None, set_: list[str] | None) -> AskedMod
     return asking.AskedModel(model, config.resolve(asking.PROFILE, set_ or []), base_url=base_url)
 
 
+def notices() -> Console:
+    """Where notices are printed: the standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
 def read_folder(
     docs: Path, model: AskedModel, console: Console
 ) -> tuple[dict[str, str], AskedModel]:
@@ -134,11 +141,9 @@ def read_folder(
 
 def talk(docs: Path, question: str | None, model: AskedModel, as_json: bool, seed: int) -> int:
     """Answer one question, or one for each line of the standard input; returns the exit code."""
-    from rich.console import Console
-
     from tasks import asking
 
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console = notices()
     documents, model = read_folder(docs, model, console)
     code = 0
     with console.status(f"loading {model.name}") as loading, asking.opened(model) as answered:
