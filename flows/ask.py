@@ -177,10 +177,12 @@ def tell(
 ) -> int:
     """Print an answer; returns the exit code that it stands for."""
     answer = reply.answer
+    if reply.instead:
+        notices().print(visible(reply.instead), style="yellow")
     if as_json:
         paid = {"usage": vars(reply.usage)} if reply.usage else {}
-        body = {"question": question, "model": model.name, **answer.model_dump(), **paid}
-        typer.echo(json.dumps(body))
+        body = {"question": question, "model": reply.by or model.name, **answer.model_dump()}
+        typer.echo(json.dumps(body | paid))
     else:
         show(answer, documents, costs(reply, model.params))
     if answer.evidence:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event as Flag
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 """Tries of a request to an endpoint, since somebody waits for the answer."""
 SMALL_VOCABULARY = 2000
-MOST_TOKENS = 0.5
+MOST_TOKENS = 0.4
 """Tokens per character beyond which a model with a small vocabulary reads letters, not words."""
 SHOWN = 10
 """Documents left out that are named."""
@@ -72,6 +72,10 @@ class AskedAnswer:
     answer: Answer
     usage: Usage | None = None
     """Requests and tokens of an endpoint for this question."""
+    instead: str = ""
+    """Why ranked passages answer in the model's place; empty if they don't."""
+    by: str = ""
+    """Who answers then."""
 
     def cost(self, params: Params) -> float | None:
         """Price of an endpoint's tokens; None for a local model, 0 without prices."""
@@ -283,8 +287,28 @@ def play_question(
     return AskedAnswer(answer, policy.usage if can_write else None)
 
 
+def answer_or_rank(
+    play: Ask,
+    model: AskedModel,
+    question: str,
+    documents: Mapping[str, str],
+    seed: int = 0,
+    stop: Flag | None = None,
+) -> AskedAnswer:
+    """The model's answer, or ranked passages where it ends without one."""
+    reply = play(question, documents, seed, stop)
+    if reply.answer.stop_reason == "final":
+        return reply
+    why = f"{verdict(reply.answer)} Passages are ranked, and nobody reads them."
+    ranked = ranked_passages(model.params, question, documents)
+    return replace(ranked, instead=f"{model.name}: {why}", by=_ranked(model.params).name)
+
+
 def verdict(answer: Answer) -> str:
     """Sentence about an answer without evidence."""
+    if answer.stop_reason == "final" and not answer.turns:
+        found = "is close to" if installed() else "shares a word with"
+        return f"No passage {found} the question."
     if answer.stop_reason == "final":
         return "Nothing in these documents answers that."
     return f"The model gave no answer; its episode ended with {answer.stop_reason!r}."
@@ -318,4 +342,5 @@ def opened(model: AskedModel) -> Iterator[Ask]:
             assert model.folder is not None  # since it reads
             policy = evaluate.load_policy(model.folder, params.serving)
         url = stack.enter_context(local_server(params, None))
-        yield partial(play_question, policy, url, params)
+        plays = partial(play_question, policy, url, params)
+        yield partial(answer_or_rank, plays, model) if model.default else plays

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from agent.nano.settings import NanoSettings
 from agent.policies.base import Policy
+from agent.policies.scripted import Scripted
 from agent.settings import GenerationSettings
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
@@ -150,7 +151,7 @@ def test_without_a_champion_that_reads_documents_passages_are_ranked(
         champions.crown(version, instead_of=None)
     docs = folder / "notes"
     docs.mkdir()
-    text = "Heating is off.\n\nThe looms arrive on 14 May.\n"
+    text = "Search music, video, audio, speech and vision.\n\nThe looms arrive on 14 May.\n"
     (docs / "orders.md").write_text(text)
     code, told, errors = asked("--docs", str(docs), "When do the looms arrive?", "--json")
     assert code == 0, errors
@@ -161,8 +162,20 @@ def test_without_a_champion_that_reads_documents_passages_are_ranked(
     assert f"{said}: passages are ranked" in errors
     code, told, _ = asked("--docs", str(docs), "Who won?")
     assert code == NO_EVIDENCE
-    assert "Nothing in these documents" in told
+    assert "No passage shares a word" in told
     assert "read by no model" in told
+
+
+@pytest.mark.parametrize(("question", "code"), [(QUESTION, 0), ("Wozu?", NO_EVIDENCE)])
+def test_passages_are_ranked_where_the_champion_answers_nothing(
+    folder: Path, server_params: Params, question: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCRIPTS, "mute", lambda: Scripted(lambda seen: "Hm."))
+    champions.crown(registered("mute", server_params), instead_of=None)
+    found, told, errors = asked("--docs", str(PAPERS), question, "--json")
+    assert (found, json.loads(told)["model"]) == (code, "search by BM25 (no model)")
+    assert "rlm version 1: The model gave no answer; its episode ended with" in errors
+    assert bool(json.loads(told)["evidence"]) == (not code)
 
 
 @pytest.mark.parametrize(("cosine", "code"), [(0.46, 0), (0.44, NO_EVIDENCE)])
@@ -181,6 +194,7 @@ def test_where_it_is_installed_a_model_ranks_by_meaning_and_says_what_is_not_the
     (folder / "orders.md").write_text("Heating is off.\n\nThe looms arrive on 14 May.\n")
     found, told, _ = asked("--docs", ".", "Deliveries?", "--json")
     assert found == code
+    assert ("No passage is close" in asked("--docs", ".", "Deliveries?")[1]) == bool(code)
     quotes = [quote["text"] for quote in json.loads(told)["evidence"]]
     assert quotes[:1] == ([] if code else ["The looms arrive on 14 May."])
     assert json.loads(told)["model"] == "search by all-MiniLM-L6-v2 (no model)"
@@ -247,4 +261,4 @@ def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(
     monkeypatch.setattr(asking, "by_meaning", lambda documents, question, most: [])
     params = Params(env={"rank": "minilm"})
     asked = asking.play_question(object(), "http://nowhere.invalid", params, "Why?", {"a": "A."})
-    assert asking.verdict(asked.answer).startswith("Nothing")
+    assert asking.verdict(asked.answer).startswith("No passage")
