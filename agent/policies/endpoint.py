@@ -9,10 +9,12 @@ message: a wrong address, model or key, an empty account, a dead endpoint.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import closing
 from copy import copy
@@ -51,6 +53,11 @@ _UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 Such a server takes a field that a request leaves out from the model's generation_config.json.
 """
+_OPTIONAL = ("max_tokens", "max_completion_tokens", *_UNCUT, "top_p", "seed", "temperature")
+"""Fields that a request can do without, in the order in which a refusal is read."""
+_ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
+"""What chat templates say that know no role `system`."""
+_LOG = logging.getLogger(__name__)
 
 
 class _BoundedClient(openai.DefaultHttpxClient):
@@ -133,7 +140,8 @@ class EndpointPolicy:
         model: name of the model at the endpoint.
         settings: temperature and `max_turn_tokens`; the endpoint limits the length of a frame.
         sampling: `openai` sends temperature and top_p only. `full` does so after a server has
-            refused one of the other fields by its name.
+            refused one of the other fields by its name. Any other field that is refused is left
+            out from then on, too.
         template_kwargs: arguments of the server's chat template, sent if there are any.
         concurrency: requests in flight.
         attempts: tries of a request; the pauses of the default sum to 48 to 64 s, or to what the
@@ -167,6 +175,8 @@ class EndpointPolicy:
         self._stop: Event | None = None
         self._body: dict[str, object] = dict(_UNCUT if sampling == "full" else {})
         """Fields of each request beside OpenAI's."""
+        self._refused: set[str] = set()
+        """Fields, and the role `system`, that the endpoint refuses; that of all of `beside`."""
         if template_kwargs:
             self._body["chat_template_kwargs"] = dict(template_kwargs)
         self._lost_in_a_row = 0
@@ -194,14 +204,11 @@ class EndpointPolicy:
         except openai.OpenAIError as error:
             passing = openai.RateLimitError | openai.InternalServerError
             if isinstance(error, openai.APIStatusError) and not isinstance(error, passing):
-                fix = (
-                    "Use a model or a proxy that accepts system messages and the fields "
-                    "temperature, top_p, max_tokens and seed."
-                )
-                if self._body:
+                fix = "Use another model or proxy."
+                if "chat_template_kwargs" in self._body:
                     fix += (
-                        f" If it refuses {' or '.join(self._body)}, set evaluate_model.sampling: "
-                        "openai and evaluate_model.template_kwargs: {}."
+                        " If it refuses chat_template_kwargs, set evaluate_model.template_kwargs: "
+                        "{}."
                     )
                 raise PolicyError(
                     f"{self.base_url} refuses a test question to model {self.model!r} "
@@ -304,24 +311,27 @@ class EndpointPolicy:
             raise
 
     def _ask(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
-        fields = dict(self._body)
+        refused = frozenset(self._refused)
+        most = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
+        fields = {
+            "temperature": self.settings.temperature,
+            "top_p": 1.0,
+            most: self.settings.max_turn_tokens,
+            "seed": seed % 2**31,
+            **self._body,
+        }
         try:
             with self._places:
                 self._require_wanted()
                 answer = client.chat.completions.create(
                     model=self.model,
-                    messages=talk,
-                    temperature=self.settings.temperature,
-                    top_p=1.0,
-                    max_tokens=self.settings.max_turn_tokens,
-                    seed=seed % 2**31,
-                    extra_body=fields,
+                    messages=_without_system(talk) if "system" in refused else talk,
+                    extra_body={name: fields[name] for name in fields.keys() - refused},
                 )
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            if not any(name in self._words(error) for name in _UNCUT if name in fields):
+        except openai.APIStatusError as error:
+            if (name := self._refusal(error, fields.keys() - refused, refused)) is None:
                 raise
-            for name in _UNCUT:  # of the other policies of `beside`, too
-                self._body.pop(name, None)
+            self._leave_out(name)
             return self._ask(client, talk, seed)
         except (ValueError, RecursionError) as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
@@ -334,6 +344,36 @@ class EndpointPolicy:
         with self._lock:
             self._lost_in_a_row = 0
         return choice
+
+    def _refusal(
+        self, error: openai.APIStatusError, sent: Set[str], refused: Set[str]
+    ) -> str | None:
+        """The field or role of a request that the endpoint doesn't know, if it says which."""
+        said = self._words(error)
+        if _is_too_long(error):
+            return None
+        if error.status_code in (400, 422):
+            if error.param in sent and error.param in _OPTIONAL:
+                return error.param
+            for name in _OPTIONAL:
+                if name in sent and re.search(rf"\b{name}\b", said):
+                    return name
+        if error.status_code in (400, 422, 500) and "system" not in refused:  # llama.cpp: 500
+            return "system" if _ROLES.search(said) else None
+        return None
+
+    def _leave_out(self, name: str) -> None:
+        with self._lock:
+            if name in self._refused:  # another request in flight was faster
+                return
+            self._refused.update(_UNCUT if name in _UNCUT else [name])
+        instead = {
+            "max_tokens": "sends max_completion_tokens instead",
+            "system": "puts the system's message into the user's first one",
+        }
+        _LOG.warning(
+            "%s refuses %s; from now on rlm %s", self.base_url, name, instead.get(name, "omits it")
+        )
 
     def _require_wanted(self) -> None:
         if self._stop is not None and self._stop.is_set():
@@ -372,6 +412,18 @@ def _require_address(base_url: str) -> None:
         raise PolicyError(
             f"{base_url!r} is not an endpoint's address. Use one such as http://127.0.0.1:8000/v1."
         )
+
+
+def _without_system(talk: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """The conversation with the system's message in the user's first one."""
+    merged: list[dict[str, str]] = []
+    for item in talk:
+        role = "user" if item["role"] == "system" else item["role"]
+        if merged and merged[-1]["role"] == role:
+            merged[-1]["content"] += f"\n\n{item['content']}"
+        else:
+            merged.append({"role": role, "content": item["content"]})
+    return merged
 
 
 def _is_too_long(error: Exception) -> bool:

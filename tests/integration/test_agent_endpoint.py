@@ -83,6 +83,52 @@ def test_a_field_that_the_endpoint_refuses_is_left_out_from_then_on(server, stat
     assert kept == [sorted(UNCUT), ["top_p"], ["top_p"]]
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "gone"),
+    [
+        (400, {"message": "No. Use 'max_completion_tokens'.", "param": "max_tokens"}, "max_tokens"),
+        (422, {"message": "body.seed: extra fields not permitted"}, "seed"),
+        (400, {"message": "`temperature` and `top_p` cannot both be set"}, "top_p"),
+        (400, {"message": "only the default temperature is supported"}, "temperature"),
+    ],
+)
+def test_any_field_but_the_words_is_dropped_once_and_the_run_says_so(
+    server, status, error, gone, caplog
+):
+    server.plan, server.error = [status], error
+    policy = policy_of(server, sampling="openai")
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    policy.beside(threading.Event()).act([ask(1, "abc")])
+    first, *others = server.bodies
+    new = {"max_completion_tokens"} if gone == "max_tokens" else set()
+    assert [other.keys() for other in others] == [(first.keys() - {gone}) | new] * 2
+    [told] = caplog.messages
+    assert f"refuses {gone};" in told
+    assert policy.usage.failures == 0
+
+
+def test_a_limit_of_tokens_that_no_name_fits_goes_too(server):
+    server.plan, server.error = [400, 400], {"message": "max_tokens, max_completion_tokens: no"}
+    policy_of(server).check()
+    assert not [name for name in server.bodies[-1] if name.startswith("max_")]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(400, "System role not supported"), (500, "Jinja: conversation roles must alternate")],
+)
+def test_a_template_without_a_system_gets_its_message_from_the_user(server, status, said):
+    server.error = {"message": said}
+    policy = policy_of(server, attempts=2 if status == 500 else 1)
+    first = [Message(role="system", content="Be brief."), Message(role="user", content="abc")]
+    server.plan = [status] * (2 if status == 500 else 1)
+    policy.act([TurnRequest((0, 0), first, 0, "rlm", True, seed=1)])
+    policy.act([ask(0, "def", first=False)])
+    talk = server.bodies[-1]["messages"]
+    assert [one["role"] for one in talk] == ["user", "assistant", "user"]
+    assert talk[0]["content"] == "Be brief.\n\nabc"
+
+
 def test_parallel_requests_return_replies_in_order(server):
     server.together = threading.Barrier(4)
     replies = policy_of(server, concurrency=4).act([ask(n, f"text{n}") for n in range(8)])
@@ -134,8 +180,8 @@ def test_a_wrong_key_or_model_stops_at_once(server, status):
 @pytest.mark.parametrize("status", [400, 402, 422])
 def test_a_refused_test_question_stops_with_the_endpoints_message(server, status):
     server.plan = [status]
-    server.error = {"message": "Unsupported parameter: 'max_tokens'"}
-    with pytest.raises(PolicyError, match="Unsupported parameter: 'max_tokens'"):
+    server.error = {"message": "Unsupported parameter: 'messages'"}
+    with pytest.raises(PolicyError, match="Unsupported parameter: 'messages'"):
         policy_of(server).check()
     assert len(server.bodies) == 1
 
