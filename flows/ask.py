@@ -32,7 +32,6 @@ from tasks.errors import StageError, stage_named, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agent.rollouts.own_documents import Answer
     from tasks.asking import AskedAnswer, AskedModel
     from tasks.config.params import Params
 
@@ -184,7 +183,7 @@ def tell(
         body = {"question": question, "model": reply.by or model.name, **answer.model_dump()}
         typer.echo(json.dumps(body | paid))
     else:
-        show(answer, documents, costs(reply, model.params))
+        show(reply, documents, costs(reply, model.params))
     if answer.evidence:
         return 0
     return NO_EVIDENCE if answer.stop_reason == "final" else 1
@@ -205,7 +204,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def show(answer: Answer, documents: int, paid: str) -> None:
+def show(reply: AskedAnswer, documents: int, paid: str) -> None:
     """Print the quotes with their files, then the cost of the episode."""
     from rich.console import Console
     from rich.padding import Padding
@@ -213,13 +212,13 @@ def show(answer: Answer, documents: int, paid: str) -> None:
 
     from tasks import asking
 
-    console = Console(highlight=False)
+    console, answer = Console(highlight=False), reply.answer
     for quote in answer.evidence:
         place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
         console.print(Text(place, style="bold"))
         console.print(Padding(Text(visible(quote.text)), (0, 0, 1, 2), expand=False))
     if not answer.evidence:
-        console.print(asking.verdict(answer))
+        console.print(asking.verdict(reply))
     if answer.unfounded:
         quotes = counted(answer.unfounded, "quote")
         console.print(f"Left out, since no document contains it: {quotes} of its answer.")

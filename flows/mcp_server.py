@@ -147,7 +147,7 @@ def tool_of(
             stop.set()  # a cancelled call gives up its place
             reports.cancel()
         if reply.answer.stop_reason != "final":
-            raise ToolError(f"{asking.verdict(reply.answer)} Ask a simpler question.")
+            raise ToolError(f"{asking.verdict(reply)} Ask a simpler question.")
         price = reply.cost(model.params) or 0.0
         cost = Cost(**vars(reply.usage), price=price) if reply.usage else None
         return PricedAnswer(**reply.answer.model_dump(), cost=cost)

@@ -21,7 +21,7 @@ from env.ranking import near, rank
 from env.settings import DOCUMENT_CHARS
 from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.errors import StageError, as_stage_error
+from tasks.errors import StageError, as_stage_error, visible
 
 if TYPE_CHECKING:
     from agent.policies.base import Policy
@@ -72,6 +72,8 @@ class AskedAnswer:
     answer: Answer
     usage: Usage | None = None
     """Requests and tokens of an endpoint for this question."""
+    cut: str = ""
+    """Why an endpoint's model could not go on; empty if it could."""
     instead: str = ""
     """Why ranked passages answer in the model's place; empty if they don't."""
     by: str = ""
@@ -284,7 +286,7 @@ def play_question(
         trouble = getattr(policy, "trouble", "")
         said = f"; the endpoint: {trouble}" if trouble else ""
         raise StageError(f"the episode was lost ({answer.void}{said}). Ask again.")
-    return AskedAnswer(answer, policy.usage if can_write else None)
+    return AskedAnswer(answer, policy.usage, policy.cut) if can_write else AskedAnswer(answer)
 
 
 def answer_or_rank(
@@ -299,19 +301,20 @@ def answer_or_rank(
     reply = play(question, documents, seed, stop)
     if reply.answer.stop_reason == "final":
         return reply
-    why = f"{verdict(reply.answer)} Passages are ranked, and nobody reads them."
+    why = f"{verdict(reply)} Passages are ranked, and nobody reads them."
     ranked = ranked_passages(model.params, question, documents)
     return replace(ranked, instead=f"{model.name}: {why}", by=_ranked(model.params).name)
 
 
-def verdict(answer: Answer) -> str:
+def verdict(reply: AskedAnswer) -> str:
     """Sentence about an answer without evidence."""
+    answer, why = reply.answer, f" ({visible(reply.cut)})" if reply.cut else ""
     if answer.stop_reason == "final" and not answer.turns:
         found = "is close to" if installed() else "shares a word with"
         return f"No passage {found} the question."
     if answer.stop_reason == "final":
         return "Nothing in these documents answers that."
-    return f"The model gave no answer; its episode ended with {answer.stop_reason!r}."
+    return f"The model gave no answer; its episode ended with {answer.stop_reason!r}{why}."
 
 
 @contextmanager

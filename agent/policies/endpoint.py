@@ -29,6 +29,7 @@ import openai
 from agent.errors import PolicyError, StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.settings import GenerationSettings, refuse_password
+from env.chat_tokens import without_thought
 
 _PERMANENT = frozenset({401, 402, 403, 404})
 """Statuses of a wrong key, an empty account, a missing permission, a wrong address or model."""
@@ -55,6 +56,8 @@ Such a server takes a field that a request leaves out from the model's generatio
 """
 _OPTIONAL = ("max_tokens", "max_completion_tokens", *_UNCUT, "top_p", "seed", "temperature")
 """Fields that a request can do without, in the order in which a refusal is read."""
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""Fields in which servers return a thought beside the text."""
 _ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
 """What chat templates say that know no role `system`."""
 _LOG = logging.getLogger(__name__)
@@ -169,6 +172,8 @@ class EndpointPolicy:
         self.usage = Usage()
         self.trouble = ""
         """The endpoint's message about the last lost request; empty if none was lost."""
+        self.cut = ""
+        """Why the endpoint's last turn of a root ended it; empty if none did."""
         self._concurrency = concurrency
         self._places = Semaphore(concurrency)
         """Requests that may be in flight, over all policies of `beside`."""
@@ -227,7 +232,7 @@ class EndpointPolicy:
             stop: when it is set, the policy asks nothing more, and `act` raises StoppedError.
         """
         other = copy(self)
-        other.usage, other.trouble, other._lost_in_a_row = Usage(), "", 0
+        other.usage, other.trouble, other.cut, other._lost_in_a_row = Usage(), "", "", 0
         other._frames, other._stop = {}, stop
         return other
 
@@ -282,10 +287,16 @@ class EndpointPolicy:
         try:
             choice = self._request(self._client, talk, request.seed)
         except openai.OpenAIError as error:
-            return TurnReply(text="", finish="length" if _is_too_long(error) else "error")
-        text = choice.message.content or ""
-        talk.append({"role": "assistant", "content": text})
-        return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
+            if not _is_too_long(error):
+                return TurnReply(text="", finish="error")
+            text, cut = "", self._words(error)
+        else:
+            text, cut = choice.message.content or "", _why_cut(choice)
+        if cut and not request.key[1]:
+            self.cut = cut
+        if text.strip():
+            talk.append({"role": "assistant", "content": text})
+        return TurnReply(text=text, finish="length" if cut else "stop")
 
     def _request(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
         """The first choice of the answer to a conversation.
@@ -428,7 +439,26 @@ def _without_system(talk: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 def _is_too_long(error: Exception) -> bool:
     """Whether a conversation exceeds the model's context, which is the conversation's fault."""
-    return isinstance(error, openai.BadRequestError) and "context" in str(error).lower()
+    if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 413):
+        return False
+    return re.search("context|too long|too many tokens", str(error), re.I) is not None
+
+
+def _why_cut(choice: Any) -> str:
+    """Why a turn can't be followed by another; empty if it can."""
+    message = choice.message
+    if choice.finish_reason == "length":
+        return "its turn reached generation.max_turn_tokens"
+    if choice.finish_reason == "content_filter":
+        return "the endpoint's content filter stopped its turn"
+    if without_thought(message.content or "").strip():
+        return ""
+    if getattr(message, "tool_calls", None):
+        return "it called a tool, but was offered none"
+    if said := getattr(message, "refusal", None):
+        return f"it refused: {' '.join(str(said).split())[:_SHOWN]}"
+    thoughts = (message.content, *(getattr(message, name, None) for name in _THOUGHTS))
+    return "its turn holds a thought alone" if any(thoughts) else "its turn is empty"
 
 
 def _is_permanent(error: BaseException) -> bool:
@@ -451,10 +481,13 @@ def _first_choice(answer: Any) -> Any:
         openai.OpenAIError: the answer is not a completion. The client checks no shapes, so a
             proxy's own messages arrive here.
     """
+    choice = None
     try:
         choice = answer.choices[0]
-        if isinstance(choice.message.content, str | None):
+        if isinstance(choice.message.content, str | None) and not getattr(choice, "error", None):
             return choice
     except (AttributeError, IndexError, TypeError):
         pass
-    raise openai.OpenAIError("the answer is not a completion")
+    said = getattr(choice, "error", None) or getattr(answer, "error", None) or ""
+    said = said.get("message") or said if isinstance(said, dict) else said
+    raise openai.OpenAIError(f"the answer is not a completion{said and f': {said}'}")

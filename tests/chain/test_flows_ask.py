@@ -255,10 +255,21 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.usefixtures("_notes")
+def test_an_endpoint_that_only_thinks_ends_at_once_and_says_why() -> None:
+    with fake_endpoint.serving() as fake:
+        fake.reply = lambda body: "<think>The looms?</think>\n"
+        named = ("--base-url", fake.url, "--model", "m")
+        code, told, _ = asked("--docs", "notes", looms.QUESTION, *named)
+        assert len(fake.bodies) == 2  # the test question, and the root's turn
+    assert code == 1
+    assert "ended with 'truncated' (its turn holds a thought alone)" in " ".join(told.split())
+
+
 def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(asking, "by_meaning", lambda documents, question, most: [])
     params = Params(env={"rank": "minilm"})
     asked = asking.play_question(object(), "http://nowhere.invalid", params, "Why?", {"a": "A."})
-    assert asking.verdict(asked.answer).startswith("No passage")
+    assert asking.verdict(asked).startswith("No passage")

@@ -27,6 +27,8 @@ class FakeServer(ThreadingHTTPServer):
         self.error: dict[str, str] = {"message": "no"}
         """Body of such an answer."""
         self.reply: Callable[[dict], str | None] = reversed_message
+        self.beside: dict[str, object] = {}
+        """Of a message, beside its content."""
         self.raw: bytes | None = None
         """A whole body to send instead of a completion."""
         self.usage: object = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
@@ -89,7 +91,8 @@ class FakeHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _completion(self, body: dict) -> dict:
-        message = {"role": "assistant", "content": self.server.reply(body)}
+        content = self.server.reply(body)
+        message = {"role": "assistant", "content": content, **self.server.beside}
         return {
             "id": "1",
             "object": "chat.completion",

@@ -136,11 +136,56 @@ def test_parallel_requests_return_replies_in_order(server):
     assert server.most_in_flight == 4
 
 
-def test_a_conversation_beyond_the_context_is_no_failure_of_the_endpoint(server):
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "This model's maximum context length is 8"),
+        (400, "prompt is too long: 9 > 8"),
+        (413, "Too many tokens"),
+    ],
+)
+def test_a_conversation_beyond_the_context_is_no_failure_of_the_endpoint(server, status, said):
     policy = policy_of(server)
     policy.act([ask(0, "abc")])
-    server.plan, server.error = [400], {"message": "This model's maximum context length is 8"}
+    server.plan, server.error = [status], {"message": said}
     assert policy.act([ask(1, "abc")])[0].finish == "length"
+    assert said in policy.cut
+
+
+@pytest.mark.parametrize(
+    ("content", "beside", "finish", "why"),
+    [
+        (None, {}, "stop", "empty"),
+        ("", {"reasoning_content": "Hm."}, "stop", "a thought alone"),
+        (None, {"tool_calls": [{"id": "1", "type": "function"}]}, "tool_calls", "a tool"),
+        (None, {"refusal": "I won't."}, "stop", "I won't"),
+        ("Half", {}, "content_filter", "filter"),
+        ("Half", {}, "length", "max_turn_tokens"),
+    ],
+)
+def test_a_turn_that_nothing_can_follow_ends_its_frame_with_the_cause(
+    server, content, beside, finish, why
+):
+    server.reply, server.beside, server.finish = lambda body: content, beside, finish
+    policy = policy_of(server)
+    [turn] = policy.act([ask(0, "abc")])
+    assert (turn.text, turn.finish) == (content or "", "length")
+    assert why in policy.cut
+    policy.act([ask(0, "def", first=False)])
+    assert all(message["content"] for message in server.bodies[-1]["messages"])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"error": {"message": "No card is free."}}',
+        b'{"choices": [{"message": {"content": ""}, "error": {"message": "No card is free."}}]}',
+    ],
+)
+def test_an_error_in_a_good_status_is_told_in_the_endpoints_words(server, raw):
+    server.raw, policy = raw, policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].finish == "error"
+    assert policy.trouble.endswith("No card is free.")
 
 
 def test_passing_failures_are_retried(server):
