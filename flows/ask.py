@@ -195,8 +195,7 @@ def costs(reply: AskedAnswer, params: Params) -> str:
         return ""
     price = reply.cost(params)
     paid = f", cost {price:.4f}" if price else ""
-    read, written = reply.usage.prompt_tokens, reply.usage.completion_tokens
-    return f", {counted(reply.usage.requests, 'request')}, {read:,} + {written:,} tokens{paid}"
+    return f", {counted(reply.usage.requests, 'request')}, {reply.usage.tokens}{paid}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -128,6 +128,13 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    @property
+    def tokens(self) -> str:
+        """Tokens in words; an endpoint that reports none has read some."""
+        if not self.prompt_tokens + self.completion_tokens:
+            return "tokens unknown"
+        return f"{self.prompt_tokens:,} + {self.completion_tokens:,} tokens"
+
     def cost(self, prompt_price: float, completion_price: float) -> float:
         """Cost, from prices per million tokens."""
         return (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
@@ -152,7 +159,7 @@ class EndpointPolicy:
         timeout_s: seconds of one try, to the end of its answer.
 
     Raises:
-        PolicyError: `base_url` is not an address.
+        PolicyError: `base_url` is not an address, or the key can't be one.
     """
 
     def __init__(
@@ -187,6 +194,10 @@ class EndpointPolicy:
         self._lost_in_a_row = 0
         # A key read from a file ends in a line break, which a header must not contain.
         self._key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise PolicyError(
+                "OPENAI_API_KEY holds a character that no key has. Copy it again, whole."
+            )
         self._client: Any = openai.OpenAI(
             base_url=base_url,
             api_key=self._key or "none",

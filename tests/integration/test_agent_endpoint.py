@@ -269,6 +269,23 @@ def test_the_key_is_in_no_message(server, monkeypatch):
         assert "secret" not in text
 
 
+@pytest.mark.parametrize("key", ["sk-sécret", "sk-\u2026", "sk-a\nb"])
+def test_a_key_that_no_header_can_carry_is_one_message(server, monkeypatch, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(PolicyError, match="a character that no key has") as caught:
+        policy_of(server)
+    assert key not in str(caught.value)
+
+
+def test_tokens_that_no_answer_counts_are_unknown(server):
+    policy = policy_of(server)
+    policy.act([ask(0, "abc")])
+    assert policy.usage.tokens == "10 + 3 tokens"
+    server.usage, other = None, policy_of(server)
+    assert other.act([ask(0, "abc")])[0].text == "cba"
+    assert other.usage.tokens == "tokens unknown"
+
+
 def test_a_dead_endpoint_stops_the_run(server):
     policy = policy_of(server, attempts=1, concurrency=1)
     server.plan = [500] * 15 + [200] + [500] * 40
