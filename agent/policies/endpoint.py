@@ -389,6 +389,8 @@ class EndpointPolicy:
             if name in self._refused:  # another request in flight was faster
                 return
             self._refused.update(_UNCUT if name in _UNCUT else [name])
+        if name in _UNCUT:  # OpenAI's own API refuses them all
+            return
         instead = {
             "max_tokens": "sends max_completion_tokens instead",
             "system": "puts the system's message into the user's first one",
