@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,6 +63,7 @@ def ask(
     seed: Annotated[int, typer.Option(help="Seed of sampling, in the mode `sampled`.")] = 0,
 ) -> None:
     """Ask, and print the answer."""
+    began = time.monotonic()
 
     def work() -> None:
         with stage_named("ask"):
@@ -70,7 +72,7 @@ def ask(
                 raise StageError("write one question, or --interactive and no question.")
             if question is not None and not question.strip():
                 raise StageError("the question is empty; write one.")
-        sys.exit(talk(docs, question, chosen(model, base_url, set_), as_json, seed))
+        sys.exit(talk(docs, question, chosen(model, base_url, set_), as_json, seed, began))
 
     guarded(work)
 
@@ -138,8 +140,13 @@ def read_folder(
     return documents, reader
 
 
-def talk(docs: Path, question: str | None, model: AskedModel, as_json: bool, seed: int) -> int:
-    """Answer one question, or one for each line of the standard input; returns the exit code."""
+def talk(
+    docs: Path, question: str | None, model: AskedModel, as_json: bool, seed: int, began: float
+) -> int:
+    """Answer one question, or one for each line of the standard input; returns the exit code.
+
+    One question's time is that since `began`, too, with loading.
+    """
     from tasks import asking
 
     console = notices()
@@ -157,7 +164,8 @@ def talk(docs: Path, question: str | None, model: AskedModel, as_json: bool, see
                     raise
                 console.print(visible(str(error)), style="red")
                 continue
-            code = tell(text, model, reply, len(documents), as_json)
+            spent = time.monotonic() - began if question is not None else None
+            code = tell(text, model, reply, len(documents), as_json, spent)
     return code if question is not None else 0
 
 
@@ -172,7 +180,12 @@ def lines(console: Console) -> Iterator[str]:
 
 
 def tell(
-    question: str, model: AskedModel, reply: AskedAnswer, documents: int, as_json: bool
+    question: str,
+    model: AskedModel,
+    reply: AskedAnswer,
+    documents: int,
+    as_json: bool,
+    spent: float | None,
 ) -> int:
     """Print an answer; returns the exit code that it stands for."""
     answer = reply.answer
@@ -183,7 +196,7 @@ def tell(
         body = {"question": question, "model": reply.by or model.name, **answer.model_dump()}
         typer.echo(json.dumps(body | paid))
     else:
-        show(reply, documents, costs(reply, model.params))
+        show(reply, documents, costs(reply, model.params), spent)
     if answer.evidence:
         return 0
     return NO_EVIDENCE if answer.stop_reason == "final" else 1
@@ -203,31 +216,30 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def show(reply: AskedAnswer, documents: int, paid: str) -> None:
-    """Print the quotes with their files, then the cost of the episode."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
+def show(reply: AskedAnswer, documents: int, paid: str, spent: float | None) -> None:
+    """Print the quotes with their files, then the cost of the episode.
 
+    Quotes are printed as they are: no line is wrapped or filled.
+    """
     from tasks import asking
 
-    console, answer = Console(highlight=False), reply.answer
+    answer = reply.answer
     for quote in answer.evidence:
         place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
-        console.print(Text(place, style="bold"))
-        console.print(Padding(Text(visible(quote.text)), (0, 0, 1, 2), expand=False))
+        typer.secho(place, bold=True)
+        typer.echo(f"{visible(quote.text)}\n")
     if not answer.evidence:
-        console.print(asking.verdict(reply))
+        typer.echo(asking.verdict(reply))
     if answer.unfounded:
         quotes = counted(answer.unfounded, "quote")
-        console.print(f"Left out, since no document contains it: {quotes} of its answer.")
+        typer.echo(f"Left out, since no document contains it: {quotes} of its answer.")
     work = (
         f"{counted(answer.turns, 'turn')}, {counted(answer.sub_calls, 'sub-call')}, "
         f"depth {answer.depth}"
     )
-    console.print(
+    in_all = "" if spent is None else f" ({spent:.1f} s in all)"
+    typer.secho(
         f"{counted(documents, 'document')}, {work if answer.turns else 'read by no model'}, "
-        f"{answer.seconds:.1f} s{paid}",
-        style="dim",
-        soft_wrap=True,
+        f"{answer.seconds:.1f} s{in_all}{paid}",
+        dim=True,
     )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from agent.policies.scripted import Scripted
 from agent.settings import GenerationSettings
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
-from flows import cli
+from flows import ask, cli
 from flows.ask import NO_EVIDENCE
 from tasks import asking, config, evaluate
 from tasks.config.params import Params
@@ -200,6 +201,18 @@ def test_where_it_is_installed_a_model_ranks_by_meaning_and_says_what_is_not_the
     assert json.loads(told)["model"] == "search by all-MiniLM-L6-v2 (no model)"
 
 
+def test_a_redirected_quote_is_that_of_the_file_and_the_time_that_of_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([100.0, 104.2])
+    monkeypatch.setattr(ask, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    text = f"Looms\tarrive on 14 May {'in a long row ' * 12}\n  and  are set up."
+    (folder / "orders.md").write_text(f"{text}\n")
+    _, told, _ = asked("--docs", ".", "When do the looms arrive?")
+    assert f"\n{text}\n\n" in told
+    assert " s (4.2 s in all)\n" in told
+
+
 def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
     docs = folder / "notes"
     docs.mkdir()
@@ -248,7 +261,7 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
             text=True,
         )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n  The looms arrive on 14 May.") == 2
+    assert done.stdout.count("\nThe looms arrive on 14 May.\n\n") == 2
     assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
     assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
     assert "the question has 9999 characters" in done.stderr
