@@ -22,9 +22,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from flows.pipeline import BaseUrl, guarded
 from flows.runtime import settle
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tasks.asking import AskedAnswer, AskedModel
     from tasks.config.params import Params
 
+HINT = "Quote the question; write -- before one that begins with a dash."
 NO_EVIDENCE = 3
 """Exit code of an answer without evidence."""
 
@@ -52,12 +54,12 @@ EndpointSettings = Annotated[
 
 def ask(
     docs: Docs,
-    question: Annotated[str | None, typer.Argument(help="The question.")] = None,
+    question: Annotated[str | None, typer.Argument(help="The question; - is stdin.")] = None,
     model: ModelName = "champion",
     base_url: BaseUrl = None,
     set_: EndpointSettings = None,
     interactive: Annotated[
-        bool, typer.Option("--interactive", help="Read questions line by line until one is empty.")
+        bool, typer.Option("--interactive", help="Read a question from each line.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of sampling, in the mode `sampled`.")] = 0,
@@ -66,15 +68,32 @@ def ask(
     began = time.monotonic()
 
     def work() -> None:
+        nonlocal question
         with stage_named("ask"):
             require_model(docs, model, base_url, set_)
             if interactive == (question is not None):
                 raise StageError("write one question, or --interactive and no question.")
+            if question == "-":
+                question = sys.stdin.read().strip()
             if question is not None and not question.strip():
                 raise StageError("the question is empty; write one.")
         sys.exit(talk(docs, question, chosen(model, base_url, set_), as_json, seed, began))
 
     guarded(work)
+
+
+class Command(TyperCommand):
+    """`ask`, with a hint where the shell has split a question."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            kind, meant = type(error).__name__, getattr(error, "possibilities", None)
+            if kind == "UsageError" or (kind == "NoSuchOption" and not meant):
+                error.message = f"{str(error.message).rstrip('.')}. {HINT}"  # type: ignore[attr-defined]
+            raise
 
 
 def require_model(docs: Path, model: str, base_url: str | None, set_: list[str] | None) -> None:
@@ -170,13 +189,15 @@ def talk(
 
 
 def lines(console: Console) -> Iterator[str]:
-    """Questions of the standard input, until an empty line or its end."""
+    """Questions of the standard input, until its end; at a terminal, until an empty line."""
+    typed = sys.stdin.isatty()
     while True:
-        if sys.stdin.isatty():
+        if typed:
             console.print("question> ", end="")
-        if not (line := sys.stdin.readline().strip()):
+        if not (line := sys.stdin.readline()) or (typed and not line.strip()):
             return
-        yield line
+        if line.strip():
+            yield line.strip()
 
 
 def tell(

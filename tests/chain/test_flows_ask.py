@@ -27,7 +27,7 @@ from agent.settings import GenerationSettings
 from env.problems.fields import field_of
 from env.problems.schema import tier_of
 from flows import ask, cli
-from flows.ask import NO_EVIDENCE
+from flows.ask import HINT, NO_EVIDENCE
 from tasks import asking, config, evaluate
 from tasks.config.params import Params
 from tasks.registry import champions, versions
@@ -213,6 +213,30 @@ def test_a_redirected_quote_is_that_of_the_file_and_the_time_that_of_the_command
     assert " s (4.2 s in all)\n" in told
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("When", "do", "they", "arrive?"), HINT),
+        (("-in May or June?",), HINT),
+        (("--jsn", "When?"), "Possible options"),
+    ],
+)
+def test_words_that_the_shell_has_split_get_a_hint(words: tuple[str, ...], told: str) -> None:
+    done = CliRunner().invoke(cli.app, ["ask", "--docs", ".", *words], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert (HINT in done.stderr) == (told == HINT)
+
+
+def test_a_question_comes_from_the_input_and_may_begin_with_a_dash(folder: Path) -> None:
+    (folder / "orders.md").write_text("The looms arrive on 14 May.\n")
+    words = ["ask", "--docs", ".", "--json"]
+    for more, typed in (["-"], "\n- When do the\nlooms arrive?\n"), (["--", "-looms?"], ""):
+        done = CliRunner().invoke(cli.app, [*words, *more], input=typed)
+        assert json.loads(done.stdout)["question"] == (typed.strip() or more[1])
+        assert done.exit_code == 0
+
+
 def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
     docs = folder / "notes"
     docs.mkdir()
@@ -256,7 +280,7 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
         asking = ["--interactive", "--set", "evaluate_model.prompt_price=1000"]
         done = subprocess.run(
             [sys.executable, "-c", code, "ask", *words, *asking],
-            input=f"{looms.QUESTION}\n{'?' * 9999}\n{looms.QUESTION}\n\n",
+            input=f"{looms.QUESTION}\n\n{'?' * 9999}\n \n{looms.QUESTION}",
             capture_output=True,
             text=True,
         )
