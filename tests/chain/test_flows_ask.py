@@ -206,7 +206,7 @@ def test_a_redirected_quote_is_that_of_the_file_and_the_time_that_of_the_command
 ) -> None:
     clock = iter([100.0, 104.2])
     monkeypatch.setattr(ask, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    text = f"Looms\tarrive on 14 May {'in a long row ' * 12}\n  and  are set up."
+    text = f"Looms\tarrive  on 14 May, {'in a long row, ' * 12}and are set up."
     (folder / "orders.md").write_text(f"{text}\n")
     _, told, _ = asked("--docs", ".", "When do the looms arrive?")
     assert f"\n{text}\n\n" in told
