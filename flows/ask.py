@@ -41,7 +41,7 @@ HINT = "Quote the question; write -- before one that begins with a dash."
 NO_EVIDENCE = 3
 """Exit code of an answer without evidence."""
 
-Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")]
+Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown, CSV and HTML files.")]
 ModelName = Annotated[
     str, typer.Option(help="Version (3, champion, models:/rlm/3), folder, or the endpoint's model.")
 ]

@@ -137,7 +137,7 @@ def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str
 
     folder = Documents(docs, DOCUMENT_CHARS)
     texts: dict[str, str] = {}
-    left_out, size = [], 0
+    left_out, size = [f"{one.row}: {one.reason}; {one.remedy}" for one in folder.closed], 0
     for name in folder.names():
         paper = folder.get(name)
         if not isinstance(paper, Paper):
