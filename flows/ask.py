@@ -170,12 +170,11 @@ def talk(
 
     console = notices()
     documents, model = read_folder(docs, model, console)
-    code = 0
+    code, about = 0, counted(len(documents), "document")
     with console.status(f"loading {model.name}") as loading, asking.opened(model) as answered:
         loading.stop()
         for text in lines(console) if question is None else [question]:
             try:
-                about = counted(len(documents), "document")
                 with console.status(f"asking {model.name} about {about}"):
                     reply = answered(text, documents, seed)
             except StageError as error:
@@ -183,8 +182,8 @@ def talk(
                     raise
                 console.print(visible(str(error)), style="red")
                 continue
-            spent = time.monotonic() - began if question is not None else None
-            code = tell(text, model, reply, len(documents), as_json, spent)
+            spent = f" ({time.monotonic() - began:.1f} s in all)" if question else ""
+            code = tell(text, model, reply, about, as_json, spent)
     return code if question is not None else 0
 
 
@@ -201,12 +200,7 @@ def lines(console: Console) -> Iterator[str]:
 
 
 def tell(
-    question: str,
-    model: AskedModel,
-    reply: AskedAnswer,
-    documents: int,
-    as_json: bool,
-    spent: float | None,
+    question: str, model: AskedModel, reply: AskedAnswer, about: str, as_json: bool, spent: str
 ) -> int:
     """Print an answer; returns the exit code that it stands for."""
     answer = reply.answer
@@ -217,19 +211,10 @@ def tell(
         body = {"question": question, "model": reply.by or model.name, **answer.model_dump()}
         typer.echo(json.dumps(body | paid))
     else:
-        show(reply, documents, costs(reply, model.params), spent)
+        show(reply, model.params, about, spent)
     if answer.evidence:
         return 0
     return NO_EVIDENCE if answer.stop_reason == "final" else 1
-
-
-def costs(reply: AskedAnswer, params: Params) -> str:
-    """Tokens and price of an endpoint's answer, for the last line; empty for a local model."""
-    if reply.usage is None:
-        return ""
-    price = reply.cost(params)
-    paid = f", cost {price:.4f}" if price else ""
-    return f", {counted(reply.usage.requests, 'request')}, {reply.usage.tokens}{paid}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -237,7 +222,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def show(reply: AskedAnswer, documents: int, paid: str, spent: float | None) -> None:
+def show(reply: AskedAnswer, params: Params, about: str, spent: str) -> None:
     """Print the quotes with their files, then the cost of the episode.
 
     Quotes are printed as they are: no line is wrapped or filled.
@@ -258,9 +243,11 @@ def show(reply: AskedAnswer, documents: int, paid: str, spent: float | None) -> 
         f"{counted(answer.turns, 'turn')}, {counted(answer.sub_calls, 'sub-call')}, "
         f"depth {answer.depth}"
     )
-    in_all = "" if spent is None else f" ({spent:.1f} s in all)"
+    if reply.usage:
+        price = reply.cost(params)
+        spent += f", {counted(reply.usage.requests, 'request')}, {reply.usage.tokens}"
+        spent += f", cost {price:.4f}" if price else ""
     typer.secho(
-        f"{counted(documents, 'document')}, {work if answer.turns else 'read by no model'}, "
-        f"{answer.seconds:.1f} s{in_all}{paid}",
+        f"{about}, {work if answer.turns else 'read by no model'}, {answer.seconds:.1f} s{spent}",
         dim=True,
     )

@@ -56,6 +56,10 @@ Such a server takes a field that a request leaves out from the model's generatio
 """
 _OPTIONAL = ("max_tokens", "max_completion_tokens", *_UNCUT, "top_p", "seed", "temperature")
 """Fields that a request can do without, in the order in which a refusal is read."""
+_CUTS = {
+    "length": "its turn reached generation.max_turn_tokens",
+    "content_filter": "the endpoint's content filter stopped its turn",
+}
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a thought beside the text."""
 _ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
@@ -220,15 +224,10 @@ class EndpointPolicy:
         except openai.OpenAIError as error:
             passing = openai.RateLimitError | openai.InternalServerError
             if isinstance(error, openai.APIStatusError) and not isinstance(error, passing):
-                fix = "Use another model or proxy."
-                if "chat_template_kwargs" in self._body:
-                    fix += (
-                        " If it refuses chat_template_kwargs, set evaluate_model.template_kwargs: "
-                        "{}."
-                    )
                 raise PolicyError(
                     f"{self.base_url} refuses a test question to model {self.model!r} "
-                    f"({self.trouble}). {fix}"
+                    f"({self.trouble}). Use another model or proxy, or set "
+                    "evaluate_model.template_kwargs: {} if it refuses chat_template_kwargs."
                 ) from None
             raise PolicyError(
                 f"{self.base_url} does not answer: {self.trouble}. Start it or correct the address."
@@ -333,7 +332,7 @@ class EndpointPolicy:
             raise
 
     def _ask(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
-        refused = frozenset(self._refused)
+        refused, system = set(self._refused), {"system"}
         most = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         fields = {
             "temperature": self.settings.temperature,
@@ -351,9 +350,8 @@ class EndpointPolicy:
                     extra_body={name: fields[name] for name in fields.keys() - refused},
                 )
         except openai.APIStatusError as error:
-            if (name := self._refusal(error, fields.keys() - refused, refused)) is None:
+            if not self._leave_out(error, (fields.keys() | system) - refused):
                 raise
-            self._leave_out(name)
             return self._ask(client, talk, seed)
         except (ValueError, RecursionError) as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
@@ -367,37 +365,23 @@ class EndpointPolicy:
             self._lost_in_a_row = 0
         return choice
 
-    def _refusal(
-        self, error: openai.APIStatusError, sent: Set[str], refused: Set[str]
-    ) -> str | None:
-        """The field or role of a request that the endpoint doesn't know, if it says which."""
-        said = self._words(error)
-        if _is_too_long(error):
-            return None
-        if error.status_code in (400, 422):
-            if error.param in sent and error.param in _OPTIONAL:
-                return error.param
-            for name in _OPTIONAL:
-                if name in sent and re.search(rf"\b{name}\b", said):
-                    return name
-        if error.status_code in (400, 422, 500) and "system" not in refused:  # llama.cpp: 500
-            return "system" if _ROLES.search(said) else None
-        return None
-
-    def _leave_out(self, name: str) -> None:
-        with self._lock:
-            if name in self._refused:  # another request in flight was faster
-                return
-            self._refused.update(_UNCUT if name in _UNCUT else [name])
-        if name in _UNCUT:  # OpenAI's own API refuses them all
-            return
-        instead = {
-            "max_tokens": "sends max_completion_tokens instead",
-            "system": "puts the system's message into the user's first one",
-        }
-        _LOG.warning(
-            "%s refuses %s; from now on rlm %s", self.base_url, name, instead.get(name, "omits it")
-        )
+    def _leave_out(self, error: openai.APIStatusError, sent: Set[str]) -> bool:
+        """Leave out from now on what the endpoint refuses; False if it names nothing of it."""
+        said, status = self._words(error), error.status_code
+        if _is_too_long(error) or status not in (400, 422, 500):
+            return False
+        found = [one for one in _OPTIONAL if re.search(rf"\b{one}\b", said) or one == error.param]
+        found.sort(key=lambda one: one != error.param)
+        found = [one for one in found if one in sent and status != 500]
+        if "system" in sent and _ROLES.search(said):  # llama.cpp: 500
+            found.append("system")
+        if not found:
+            return False
+        with self._lock:  # other requests in flight are refused, too
+            if found[0] not in self._refused.union(_UNCUT):
+                _LOG.warning("%s refuses %s: rlm asks without it", self.base_url, found[0])
+            self._refused.update(_UNCUT if found[0] in _UNCUT else found[:1])
+        return True
 
     def _require_wanted(self) -> None:
         if self._stop is not None and self._stop.is_set():
@@ -438,16 +422,12 @@ def _require_address(base_url: str) -> None:
         )
 
 
-def _without_system(talk: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+def _without_system(talk: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
     """The conversation with the system's message in the user's first one."""
-    merged: list[dict[str, str]] = []
-    for item in talk:
-        role = "user" if item["role"] == "system" else item["role"]
-        if merged and merged[-1]["role"] == role:
-            merged[-1]["content"] += f"\n\n{item['content']}"
-        else:
-            merged.append({"role": role, "content": item["content"]})
-    return merged
+    if talk[0]["role"] != "system":
+        return talk
+    system, user, *rest = talk
+    return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
 
 
 def _is_too_long(error: Exception) -> bool:
@@ -460,10 +440,8 @@ def _is_too_long(error: Exception) -> bool:
 def _why_cut(choice: Any) -> str:
     """Why a turn can't be followed by another; empty if it can."""
     message = choice.message
-    if choice.finish_reason == "length":
-        return "its turn reached generation.max_turn_tokens"
-    if choice.finish_reason == "content_filter":
-        return "the endpoint's content filter stopped its turn"
+    if choice.finish_reason in _CUTS:
+        return _CUTS[choice.finish_reason]
     if without_thought(message.content or "").strip():
         return ""
     if getattr(message, "tool_calls", None):

@@ -46,22 +46,19 @@ class Documents:
         self.closed: list[Rejected] = []
         """Folders within it that are not searched."""
         files: list[str] = []
-        for place, inside, names in os.walk(self._root, onerror=self._unreadable):
+        for place, inside, names in os.walk(self._root, onerror=self._close):
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             for name in filter(os.path.islink, (os.path.join(place, one) for one in inside)):
-                self._close(name, "it is a linked folder", "copy it into the folder")
+                self._close(OSError(0, "linked folder", name), "copy it into the folder")
             paths = (Path(place, name) for name in names if not name.startswith("."))
             files += [path.relative_to(self._root).as_posix() for path in paths]
         self._names = sorted(name for name in files if Path(name).suffix.lower() in READABLE)
         self._others = set(files).difference(self._names)
 
-    def _unreadable(self, error: OSError) -> None:
-        reason = f"the folder cannot be read ({error.strerror})"
-        self._close(str(error.filename), reason, "check its permissions")
-
-    def _close(self, path: str, reason: str, remedy: str) -> None:
-        shown = self.folder / Path(path).relative_to(self._root)
-        self.closed.append(RowFault(reason, remedy).at(str(shown), "(folder)"))
+    def _close(self, error: OSError, remedy: str = "check its permissions") -> None:
+        shown = self.folder / Path(error.filename).relative_to(self._root)
+        fault = RowFault(f"it cannot be read ({error.strerror})", remedy)
+        self.closed.append(fault.at(str(shown), "(folder)"))
 
     def names(self) -> list[str]:
         """Sorted names of all documents, unreadable ones included."""

@@ -89,6 +89,7 @@ def read_text(path: Path, declared: bool = False) -> str:
         charset = "cp1252" if charset in ("iso-8859-1", "latin1", "us-ascii") else charset
     try:
         text = data.decode(charset).removeprefix("\ufeff")
+        text.encode()  # some codecs make lone surrogates
     except (UnicodeError, LookupError) as error:
         at = f"byte {error.start}" if isinstance(error, UnicodeDecodeError) else "text"
         raise RowFault(f"its {at} is not valid {charset}", "save it as UTF-8") from None

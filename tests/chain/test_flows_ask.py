@@ -213,19 +213,11 @@ def test_a_redirected_quote_is_that_of_the_file_and_the_time_that_of_the_command
     assert " s (4.2 s in all)\n" in told
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("When", "do", "they", "arrive?"), HINT),
-        (("-in May or June?",), HINT),
-        (("--jsn", "When?"), "Possible options"),
-    ],
-)
-def test_words_that_the_shell_has_split_get_a_hint(words: tuple[str, ...], told: str) -> None:
+@pytest.mark.parametrize("words", [["When", "do", "they?"], ["-in May?"], ["--jsn", "When?"]])
+def test_words_that_the_shell_has_split_get_a_hint(words: list[str]) -> None:
     done = CliRunner().invoke(cli.app, ["ask", "--docs", ".", *words], env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert told in done.stderr
-    assert (HINT in done.stderr) == (told == HINT)
+    assert (HINT in done.stderr) == (words[0] != "--jsn")
 
 
 def test_a_question_comes_from_the_input_and_may_begin_with_a_dash(folder: Path) -> None:

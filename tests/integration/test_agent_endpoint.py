@@ -89,7 +89,6 @@ def test_a_field_that_the_endpoint_refuses_is_left_out_from_then_on(server, stat
         (400, {"message": "No. Use 'max_completion_tokens'.", "param": "max_tokens"}, "max_tokens"),
         (422, {"message": "body.seed: extra fields not permitted"}, "seed"),
         (400, {"message": "`temperature` and `top_p` cannot both be set"}, "top_p"),
-        (400, {"message": "only the default temperature is supported"}, "temperature"),
     ],
 )
 def test_any_field_but_the_words_is_dropped_once_and_the_run_says_so(
@@ -103,7 +102,7 @@ def test_any_field_but_the_words_is_dropped_once_and_the_run_says_so(
     new = {"max_completion_tokens"} if gone == "max_tokens" else set()
     assert [other.keys() for other in others] == [(first.keys() - {gone}) | new] * 2
     [told] = caplog.messages
-    assert f"refuses {gone};" in told
+    assert f"refuses {gone}:" in told
     assert policy.usage.failures == 0
 
 
@@ -114,14 +113,12 @@ def test_a_limit_of_tokens_that_no_name_fits_goes_too(server):
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
-    [(400, "System role not supported"), (500, "Jinja: conversation roles must alternate")],
+    ("plan", "said"), [([400], "System role not supported"), ([500] * 2, "roles must alternate")]
 )
-def test_a_template_without_a_system_gets_its_message_from_the_user(server, status, said):
-    server.error = {"message": said}
-    policy = policy_of(server, attempts=2 if status == 500 else 1)
+def test_a_template_without_a_system_gets_its_message_from_the_user(server, plan, said):
+    server.plan, server.error = plan, {"message": said}
+    policy = policy_of(server, attempts=len(plan))
     first = [Message(role="system", content="Be brief."), Message(role="user", content="abc")]
-    server.plan = [status] * (2 if status == 500 else 1)
     policy.act([TurnRequest((0, 0), first, 0, "rlm", True, seed=1)])
     policy.act([ask(0, "def", first=False)])
     talk = server.bodies[-1]["messages"]
@@ -137,12 +134,7 @@ def test_parallel_requests_return_replies_in_order(server):
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        (400, "This model's maximum context length is 8"),
-        (400, "prompt is too long: 9 > 8"),
-        (413, "Too many tokens"),
-    ],
+    ("status", "said"), [(400, "Your context holds 9"), (400, "too long"), (413, "Too many tokens")]
 )
 def test_a_conversation_beyond_the_context_is_no_failure_of_the_endpoint(server, status, said):
     policy = policy_of(server)
@@ -175,15 +167,9 @@ def test_a_turn_that_nothing_can_follow_ends_its_frame_with_the_cause(
     assert all(message["content"] for message in server.bodies[-1]["messages"])
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b'{"error": {"message": "No card is free."}}',
-        b'{"choices": [{"message": {"content": ""}, "error": {"message": "No card is free."}}]}',
-    ],
-)
+@pytest.mark.parametrize("raw", [b"{%s}", b'{"choices": [{"message": {"content": ""}, %s}]}'])
 def test_an_error_in_a_good_status_is_told_in_the_endpoints_words(server, raw):
-    server.raw, policy = raw, policy_of(server)
+    server.raw, policy = raw % b'"error": {"message": "No card is free."}', policy_of(server)
     assert policy.act([ask(0, "abc")])[0].finish == "error"
     assert policy.trouble.endswith("No card is free.")
 
