@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from flows.pipeline import BaseUrl, guarded
 from flows.runtime import settle
@@ -32,17 +34,14 @@ from tasks.errors import StageError, stage_named, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from agent.rollouts.own_documents import Answer
-    from agent.rollouts.trajectory import Trajectory
     from tasks.asking import AskedAnswer, AskedModel
     from tasks.config.params import Params
 
+HINT = "Quote the question; write -- before one that begins with a dash."
 NO_EVIDENCE = 3
 """Exit code of an answer without evidence."""
-SHOWN = 600
-"""Characters of a turn's code or output in the trace."""
 
-Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown and HTML files.")]
+Docs = Annotated[Path, typer.Option(help="Folder of PDF, text, Markdown, CSV and HTML files.")]
 ModelName = Annotated[
     str, typer.Option(help="Version (3, champion, models:/rlm/3), folder, or the endpoint's model.")
 ]
@@ -55,29 +54,46 @@ EndpointSettings = Annotated[
 
 def ask(
     docs: Docs,
-    question: Annotated[str | None, typer.Argument(help="The question.")] = None,
+    question: Annotated[str | None, typer.Argument(help="The question; - is stdin.")] = None,
     model: ModelName = "champion",
     base_url: BaseUrl = None,
     set_: EndpointSettings = None,
     interactive: Annotated[
-        bool, typer.Option("--interactive", help="Read questions line by line until one is empty.")
+        bool, typer.Option("--interactive", help="Read a question from each line.")
     ] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Print the tree of agents too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of sampling, in the mode `sampled`.")] = 0,
 ) -> None:
     """Ask, and print the answer."""
+    began = time.monotonic()
 
     def work() -> None:
+        nonlocal question
         with stage_named("ask"):
             require_model(docs, model, base_url, set_)
             if interactive == (question is not None):
                 raise StageError("write one question, or --interactive and no question.")
+            if question == "-":
+                question = sys.stdin.read().strip()
             if question is not None and not question.strip():
                 raise StageError("the question is empty; write one.")
-        sys.exit(talk(docs, question, chosen(model, base_url, set_), trace, as_json, seed))
+        sys.exit(talk(docs, question, chosen(model, base_url, set_), as_json, seed, began))
 
     guarded(work)
+
+
+class Command(TyperCommand):
+    """`ask`, with a hint where the shell has split a question."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            kind, meant = type(error).__name__, getattr(error, "possibilities", None)
+            if kind == "UsageError" or (kind == "NoSuchOption" and not meant):
+                error.message = f"{str(error.message).rstrip('.')}. {HINT}"  # type: ignore[attr-defined]
+            raise
 
 
 def require_model(docs: Path, model: str, base_url: str | None, set_: list[str] | None) -> None:
@@ -110,6 +126,13 @@ def chosen(model: str, base_url: str | None, set_: list[str] | None) -> AskedMod
     return asking.AskedModel(model, config.resolve(asking.PROFILE, set_ or []), base_url=base_url)
 
 
+def notices() -> Console:
+    """Where notices are printed: the standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
 def read_folder(
     docs: Path, model: AskedModel, console: Console
 ) -> tuple[dict[str, str], AskedModel]:
@@ -137,21 +160,21 @@ def read_folder(
 
 
 def talk(
-    docs: Path, question: str | None, model: AskedModel, trace: bool, as_json: bool, seed: int
+    docs: Path, question: str | None, model: AskedModel, as_json: bool, seed: int, began: float
 ) -> int:
-    """Answer one question, or one for each line of the standard input; returns the exit code."""
-    from rich.console import Console
+    """Answer one question, or one for each line of the standard input; returns the exit code.
 
+    One question's time is that since `began`, too, with loading.
+    """
     from tasks import asking
 
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console = notices()
     documents, model = read_folder(docs, model, console)
-    code = 0
+    code, about = 0, counted(len(documents), "document")
     with console.status(f"loading {model.name}") as loading, asking.opened(model) as answered:
         loading.stop()
         for text in lines(console) if question is None else [question]:
             try:
-                about = counted(len(documents), "document")
                 with console.status(f"asking {model.name} about {about}"):
                     reply = answered(text, documents, seed)
             except StageError as error:
@@ -159,46 +182,39 @@ def talk(
                     raise
                 console.print(visible(str(error)), style="red")
                 continue
-            code = tell(text, model, reply, len(documents), trace, as_json)
+            spent = f" ({time.monotonic() - began:.1f} s in all)" if question else ""
+            code = tell(text, model, reply, about, as_json, spent)
     return code if question is not None else 0
 
 
 def lines(console: Console) -> Iterator[str]:
-    """Questions of the standard input, until an empty line or its end."""
+    """Questions of the standard input, until its end; at a terminal, until an empty line."""
+    typed = sys.stdin.isatty()
     while True:
-        if sys.stdin.isatty():
+        if typed:
             console.print("question> ", end="")
-        if not (line := sys.stdin.readline().strip()):
+        if not (line := sys.stdin.readline()) or (typed and not line.strip()):
             return
-        yield line
+        if line.strip():
+            yield line.strip()
 
 
 def tell(
-    question: str, model: AskedModel, reply: AskedAnswer, documents: int, trace: bool, as_json: bool
+    question: str, model: AskedModel, reply: AskedAnswer, about: str, as_json: bool, spent: str
 ) -> int:
     """Print an answer; returns the exit code that it stands for."""
     answer = reply.answer
+    if reply.instead:
+        notices().print(visible(reply.instead), style="yellow")
     if as_json:
         paid = {"usage": vars(reply.usage)} if reply.usage else {}
-        body = {"question": question, "model": model.name, **answer.model_dump(), **paid}
-        typer.echo(json.dumps(body))
+        body = {"question": question, "model": reply.by or model.name, **answer.model_dump()}
+        typer.echo(json.dumps(body | paid))
     else:
-        if trace and reply.episode is not None:
-            show_tree(reply.episode)
-        show(answer, documents, costs(reply, model.params))
+        show(reply, model.params, about, spent)
     if answer.evidence:
         return 0
     return NO_EVIDENCE if answer.stop_reason == "final" else 1
-
-
-def costs(reply: AskedAnswer, params: Params) -> str:
-    """Tokens and price of an endpoint's answer, for the last line; empty for a local model."""
-    if reply.usage is None:
-        return ""
-    price = reply.cost(params)
-    paid = f", cost {price:.4f}" if price else ""
-    read, written = reply.usage.prompt_tokens, reply.usage.completion_tokens
-    return f", {counted(reply.usage.requests, 'request')}, {read:,} + {written:,} tokens{paid}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -206,62 +222,32 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def show(answer: Answer, documents: int, paid: str) -> None:
-    """Print the quotes with their files, then the cost of the episode."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
+def show(reply: AskedAnswer, params: Params, about: str, spent: str) -> None:
+    """Print the quotes with their files, then the cost of the episode.
 
+    Quotes are printed as they are: no line is wrapped or filled.
+    """
     from tasks import asking
 
-    console = Console(highlight=False)
-    if answer.sentence:
-        console.print(Text(f"The model says: {visible(answer.sentence)}\n"))
+    answer = reply.answer
     for quote in answer.evidence:
         place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
-        console.print(Text(place, style="bold"))
-        console.print(Padding(Text(visible(quote.text)), (0, 0, 1, 2), expand=False))
+        typer.secho(place, bold=True)
+        typer.echo(f"{visible(quote.text)}\n")
     if not answer.evidence:
-        console.print(asking.verdict(answer))
+        typer.echo(asking.verdict(reply))
     if answer.unfounded:
         quotes = counted(answer.unfounded, "quote")
-        console.print(f"Left out, since no document contains it: {quotes} of its answer.")
+        typer.echo(f"Left out, since no document contains it: {quotes} of its answer.")
     work = (
         f"{counted(answer.turns, 'turn')}, {counted(answer.sub_calls, 'sub-call')}, "
         f"depth {answer.depth}"
     )
-    console.print(
-        f"{counted(documents, 'document')}, {work if answer.turns else 'read by no model'}, "
-        f"{answer.seconds:.1f} s{paid}",
-        style="dim",
-        soft_wrap=True,
+    if reply.usage:
+        price = reply.cost(params)
+        spent += f", {counted(reply.usage.requests, 'request')}, {reply.usage.tokens}"
+        spent += f", cost {price:.4f}" if price else ""
+    typer.secho(
+        f"{about}, {work if answer.turns else 'read by no model'}, {answer.seconds:.1f} s{spent}",
+        dim=True,
     )
-
-
-def show_tree(episode: Trajectory) -> None:
-    """Print each agent with its turns, and under it the agents that it called."""
-    from rich.console import Console
-    from rich.text import Text
-    from rich.tree import Tree
-
-    from env.prompts import cut
-
-    def grow(branch: Tree, number: int) -> None:
-        frame = episode.frames[number]
-        for place, turn in enumerate(frame.turns):
-            read = turn.observation.strip()
-            if place == 0:  # without the system's message: the question, and the kind of context
-                read = "\n".join(read.splitlines()[-2:])
-            branch.add(Text(visible(cut(read, SHOWN)), style="dim"))
-            branch.add(Text(visible(cut(turn.text.strip(), SHOWN))))
-        for child in episode.children(number):
-            grow(branch.add(Text(_title(child.frame, child.kind, child.stop_reason))), child.frame)
-
-    root = episode.root
-    tree = Tree(Text(_title(root.frame, "root", root.stop_reason)))
-    grow(tree, root.frame)
-    Console(highlight=False).print(tree)
-
-
-def _title(frame: int, kind: str, ended: str | None) -> str:
-    return f"agent {frame} ({kind}), ended with {ended}"

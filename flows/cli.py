@@ -70,7 +70,7 @@ def mcp(
     pipeline.guarded(work)
 
 
-app.command("ask", help=unwrapped(ask.__doc__))(ask.ask)
+app.command("ask", cls=ask.Command, help=unwrapped(ask.__doc__))(ask.ask)
 app.add_typer(pipeline.app)
 
 

@@ -9,10 +9,12 @@ message: a wrong address, model or key, an empty account, a dead endpoint.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import closing
 from copy import copy
@@ -27,6 +29,7 @@ import openai
 from agent.errors import PolicyError, StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.settings import GenerationSettings, refuse_password
+from env.chat_tokens import without_thought
 
 _PERMANENT = frozenset({401, 402, 403, 404})
 """Statuses of a wrong key, an empty account, a missing permission, a wrong address or model."""
@@ -51,6 +54,17 @@ _UNCUT = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 Such a server takes a field that a request leaves out from the model's generation_config.json.
 """
+_OPTIONAL = ("max_tokens", "max_completion_tokens", *_UNCUT, "top_p", "seed", "temperature")
+"""Fields that a request can do without, in the order in which a refusal is read."""
+_CUTS = {
+    "length": "its turn reached generation.max_turn_tokens",
+    "content_filter": "the endpoint's content filter stopped its turn",
+}
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""Fields in which servers return a thought beside the text."""
+_ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
+"""What chat templates say that know no role `system`."""
+_LOG = logging.getLogger(__name__)
 
 
 class _BoundedClient(openai.DefaultHttpxClient):
@@ -118,6 +132,13 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    @property
+    def tokens(self) -> str:
+        """Tokens in words; an endpoint that reports none has read some."""
+        if not self.prompt_tokens + self.completion_tokens:
+            return "tokens unknown"
+        return f"{self.prompt_tokens:,} + {self.completion_tokens:,} tokens"
+
     def cost(self, prompt_price: float, completion_price: float) -> float:
         """Cost, from prices per million tokens."""
         return (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
@@ -133,7 +154,8 @@ class EndpointPolicy:
         model: name of the model at the endpoint.
         settings: temperature and `max_turn_tokens`; the endpoint limits the length of a frame.
         sampling: `openai` sends temperature and top_p only. `full` does so after a server has
-            refused one of the other fields by its name.
+            refused one of the other fields by its name. Any other field that is refused is left
+            out from then on, too.
         template_kwargs: arguments of the server's chat template, sent if there are any.
         concurrency: requests in flight.
         attempts: tries of a request; the pauses of the default sum to 48 to 64 s, or to what the
@@ -141,7 +163,7 @@ class EndpointPolicy:
         timeout_s: seconds of one try, to the end of its answer.
 
     Raises:
-        PolicyError: `base_url` is not an address.
+        PolicyError: `base_url` is not an address, or the key can't be one.
     """
 
     def __init__(
@@ -161,17 +183,25 @@ class EndpointPolicy:
         self.usage = Usage()
         self.trouble = ""
         """The endpoint's message about the last lost request; empty if none was lost."""
+        self.cut = ""
+        """Why the endpoint's last turn of a root ended it; empty if none did."""
         self._concurrency = concurrency
         self._places = Semaphore(concurrency)
         """Requests that may be in flight, over all policies of `beside`."""
         self._stop: Event | None = None
         self._body: dict[str, object] = dict(_UNCUT if sampling == "full" else {})
         """Fields of each request beside OpenAI's."""
+        self._refused: set[str] = set()
+        """Fields, and the role `system`, that the endpoint refuses; that of all of `beside`."""
         if template_kwargs:
             self._body["chat_template_kwargs"] = dict(template_kwargs)
         self._lost_in_a_row = 0
         # A key read from a file ends in a line break, which a header must not contain.
         self._key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise PolicyError(
+                "OPENAI_API_KEY holds a character that no key has. Copy it again, whole."
+            )
         self._client: Any = openai.OpenAI(
             base_url=base_url,
             api_key=self._key or "none",
@@ -194,18 +224,10 @@ class EndpointPolicy:
         except openai.OpenAIError as error:
             passing = openai.RateLimitError | openai.InternalServerError
             if isinstance(error, openai.APIStatusError) and not isinstance(error, passing):
-                fix = (
-                    "Use a model or a proxy that accepts system messages and the fields "
-                    "temperature, top_p, max_tokens and seed."
-                )
-                if self._body:
-                    fix += (
-                        f" If it refuses {' or '.join(self._body)}, set evaluate_model.sampling: "
-                        "openai and evaluate_model.template_kwargs: {}."
-                    )
                 raise PolicyError(
                     f"{self.base_url} refuses a test question to model {self.model!r} "
-                    f"({self.trouble}). {fix}"
+                    f"({self.trouble}). Use another model or proxy, or set "
+                    "evaluate_model.template_kwargs: {} if it refuses chat_template_kwargs."
                 ) from None
             raise PolicyError(
                 f"{self.base_url} does not answer: {self.trouble}. Start it or correct the address."
@@ -220,7 +242,7 @@ class EndpointPolicy:
             stop: when it is set, the policy asks nothing more, and `act` raises StoppedError.
         """
         other = copy(self)
-        other.usage, other.trouble, other._lost_in_a_row = Usage(), "", 0
+        other.usage, other.trouble, other.cut, other._lost_in_a_row = Usage(), "", "", 0
         other._frames, other._stop = {}, stop
         return other
 
@@ -275,10 +297,16 @@ class EndpointPolicy:
         try:
             choice = self._request(self._client, talk, request.seed)
         except openai.OpenAIError as error:
-            return TurnReply(text="", finish="length" if _is_too_long(error) else "error")
-        text = choice.message.content or ""
-        talk.append({"role": "assistant", "content": text})
-        return TurnReply(text=text, finish="length" if choice.finish_reason == "length" else "stop")
+            if not _is_too_long(error):
+                return TurnReply(text="", finish="error")
+            text, cut = "", self._words(error)
+        else:
+            text, cut = choice.message.content or "", _why_cut(choice)
+        if cut and not request.key[1]:
+            self.cut = cut
+        if text.strip():
+            talk.append({"role": "assistant", "content": text})
+        return TurnReply(text=text, finish="length" if cut else "stop")
 
     def _request(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
         """The first choice of the answer to a conversation.
@@ -304,24 +332,26 @@ class EndpointPolicy:
             raise
 
     def _ask(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
-        fields = dict(self._body)
+        refused, system = set(self._refused), {"system"}
+        most = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
+        fields = {
+            "temperature": self.settings.temperature,
+            "top_p": 1.0,
+            most: self.settings.max_turn_tokens,
+            "seed": seed % 2**31,
+            **self._body,
+        }
         try:
             with self._places:
                 self._require_wanted()
                 answer = client.chat.completions.create(
                     model=self.model,
-                    messages=talk,
-                    temperature=self.settings.temperature,
-                    top_p=1.0,
-                    max_tokens=self.settings.max_turn_tokens,
-                    seed=seed % 2**31,
-                    extra_body=fields,
+                    messages=_without_system(talk) if "system" in refused else talk,
+                    extra_body={name: fields[name] for name in fields.keys() - refused},
                 )
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            if not any(name in self._words(error) for name in _UNCUT if name in fields):
+        except openai.APIStatusError as error:
+            if not self._leave_out(error, (fields.keys() | system) - refused):
                 raise
-            for name in _UNCUT:  # of the other policies of `beside`, too
-                self._body.pop(name, None)
             return self._ask(client, talk, seed)
         except (ValueError, RecursionError) as error:  # the body is not JSON
             raise openai.OpenAIError(f"the answer is not a completion: {error}") from error
@@ -334,6 +364,24 @@ class EndpointPolicy:
         with self._lock:
             self._lost_in_a_row = 0
         return choice
+
+    def _leave_out(self, error: openai.APIStatusError, sent: Set[str]) -> bool:
+        """Leave out from now on what the endpoint refuses; False if it names nothing of it."""
+        said, status = self._words(error), error.status_code
+        if _is_too_long(error) or status not in (400, 422, 500):
+            return False
+        found = [one for one in _OPTIONAL if re.search(rf"\b{one}\b", said) or one == error.param]
+        found.sort(key=lambda one: one != error.param)
+        found = [one for one in found if one in sent and status != 500]
+        if "system" in sent and _ROLES.search(said):  # llama.cpp: 500
+            found.append("system")
+        if not found:
+            return False
+        with self._lock:  # other requests in flight are refused, too
+            if found[0] not in self._refused.union(_UNCUT):
+                _LOG.warning("%s refuses %s: rlm asks without it", self.base_url, found[0])
+            self._refused.update(_UNCUT if found[0] in _UNCUT else found[:1])
+        return True
 
     def _require_wanted(self) -> None:
         if self._stop is not None and self._stop.is_set():
@@ -374,9 +422,34 @@ def _require_address(base_url: str) -> None:
         )
 
 
+def _without_system(talk: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+    """The conversation with the system's message in the user's first one."""
+    if talk[0]["role"] != "system":
+        return talk
+    system, user, *rest = talk
+    return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
+
+
 def _is_too_long(error: Exception) -> bool:
     """Whether a conversation exceeds the model's context, which is the conversation's fault."""
-    return isinstance(error, openai.BadRequestError) and "context" in str(error).lower()
+    if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 413):
+        return False
+    return re.search("context|too long|too many tokens", str(error), re.I) is not None
+
+
+def _why_cut(choice: Any) -> str:
+    """Why a turn can't be followed by another; empty if it can."""
+    message = choice.message
+    if choice.finish_reason in _CUTS:
+        return _CUTS[choice.finish_reason]
+    if without_thought(message.content or "").strip():
+        return ""
+    if getattr(message, "tool_calls", None):
+        return "it called a tool, but was offered none"
+    if said := getattr(message, "refusal", None):
+        return f"it refused: {' '.join(str(said).split())[:_SHOWN]}"
+    thoughts = (message.content, *(getattr(message, name, None) for name in _THOUGHTS))
+    return "its turn holds a thought alone" if any(thoughts) else "its turn is empty"
 
 
 def _is_permanent(error: BaseException) -> bool:
@@ -399,10 +472,13 @@ def _first_choice(answer: Any) -> Any:
         openai.OpenAIError: the answer is not a completion. The client checks no shapes, so a
             proxy's own messages arrive here.
     """
+    choice = None
     try:
         choice = answer.choices[0]
-        if isinstance(choice.message.content, str | None):
+        if isinstance(choice.message.content, str | None) and not getattr(choice, "error", None):
             return choice
     except (AttributeError, IndexError, TypeError):
         pass
-    raise openai.OpenAIError("the answer is not a completion")
+    said = getattr(choice, "error", None) or getattr(answer, "error", None) or ""
+    said = said.get("message") or said if isinstance(said, dict) else said
+    raise openai.OpenAIError(f"the answer is not a completion{said and f': {said}'}")

@@ -50,7 +50,6 @@ class Answer(BaseModel):
     """Quotes that an episode found, and its counters: the one answer of every interface."""
 
     evidence: list[Quote] = Field([], description="by document and position; none overlap")
-    sentence: str = Field("", description="in the model's words; empty if it can't write")
     unfounded: int = Field(0, description="quotes that occur in no document; they are left out")
     stop_reason: str | None = Field(None, description="only `final` gives an answer")
     turns: int = Field(0, description="0 if no model read anything: ranked passages")

@@ -1,4 +1,4 @@
-"""A folder of documents as papers: Markdown, text, reStructuredText, HTML and PDF.
+"""A folder of documents as papers: Markdown, text, reStructuredText, CSV, logs, HTML and PDF.
 
 Each file is read once. An unreadable file is reported with its name and the reason, and rejects
 only the problems that name it.
@@ -16,7 +16,7 @@ from env.problems.schema import Paper
 from tasks.data.parsing import Parser, read_text
 from tasks.data.rows import Rejected, RowFault, did_you_mean
 
-TEXT = (".md", ".txt", ".rst")
+TEXT = (".md", ".markdown", ".txt", ".rst", ".log", ".csv")
 READABLE = (*TEXT, ".html", ".htm", ".pdf")
 MAX_MB = 64
 """Megabytes of one document, so that reading one does not fill the memory."""
@@ -43,13 +43,22 @@ class Documents:
         self._max_chars = max_chars
         self._parser = Parser()
         self._read: dict[str, Paper | Rejected] = {}
+        self.closed: list[Rejected] = []
+        """Folders within it that are not searched."""
         files: list[str] = []
-        for place, inside, names in os.walk(self._root):
-            inside[:] = [name for name in inside if not name.startswith(".")]
+        for place, inside, names in os.walk(self._root, onerror=self._close):
+            inside[:] = sorted(name for name in inside if not name.startswith("."))
+            for name in filter(os.path.islink, (os.path.join(place, one) for one in inside)):
+                self._close(OSError(0, "linked folder", name), "copy it into the folder")
             paths = (Path(place, name) for name in names if not name.startswith("."))
             files += [path.relative_to(self._root).as_posix() for path in paths]
         self._names = sorted(name for name in files if Path(name).suffix.lower() in READABLE)
         self._others = set(files).difference(self._names)
+
+    def _close(self, error: OSError, remedy: str = "check its permissions") -> None:
+        shown = self.folder / Path(error.filename).relative_to(self._root)
+        fault = RowFault(f"it cannot be read ({error.strerror})", remedy)
+        self.closed.append(fault.at(str(shown), "(folder)"))
 
     def names(self) -> list[str]:
         """Sorted names of all documents, unreadable ones included."""

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tasks.data.rows import RowFault
 
+_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?([\w-]+)", re.I)
 CPU_S = 60
 """CPU seconds for one file."""
 MEMORY_MB = 1000
@@ -70,16 +71,28 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
         child.kill()
 
 
-def read_text(path: Path) -> str:
-    """Text of a file in UTF-8.
+def read_text(path: Path, declared: bool = False) -> str:
+    """Text of a file in UTF-8, in UTF-16 with a byte order mark, or as a web page declares.
 
     Raises:
         RowFault: it isn't text.
     """
+    data, charset = path.read_bytes(), "UTF-8"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        charset = "UTF-16"
+    elif (
+        declared
+        and not data.startswith(b"\xef\xbb\xbf")
+        and (said := _CHARSET.search(data, 0, 1024))
+    ):
+        charset = said[1].decode().lower()
+        charset = "cp1252" if charset in ("iso-8859-1", "latin1", "us-ascii") else charset
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RowFault(f"its byte {error.start} is not valid UTF-8", "save it as UTF-8") from None
+        text = data.decode(charset).removeprefix("\ufeff")
+        text.encode()  # some codecs make lone surrogates
+    except (UnicodeError, LookupError) as error:
+        at = f"byte {error.start}" if isinstance(error, UnicodeDecodeError) else "text"
+        raise RowFault(f"its {at} is not valid {charset}", "save it as UTF-8") from None
     if "\0" in text:
         raise RowFault("it contains NUL characters", "save it as UTF-8 text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -186,7 +199,7 @@ def _answer(name: str, max_chars: int, cpu_s: int, memory_mb: int) -> tuple[str,
     path = Path(name)
     try:
         pdf = path.suffix.lower() == ".pdf"
-        return (_pdf(path, max_chars) if pdf else text_of(read_text(path)),)
+        return (_pdf(path, max_chars) if pdf else text_of(read_text(path, declared=True)),)
     except RowFault as error:
         return "", str(error), error.remedy
     except OSError as error:

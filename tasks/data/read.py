@@ -246,7 +246,7 @@ def read_files(
                 f"{folder.folder}: contains no readable document{first}. Put "
                 f"{', '.join(READABLE)} there, or name another folder."
             )
-        left_out += unreadable
+        left_out += [*folder.closed, *unreadable]
     asked: list[Draft] = []
     if settings.path is not None:
         asked = read_rows(Path(settings.path), folders.get(settings.documents))

@@ -27,8 +27,8 @@ class FakeServer(ThreadingHTTPServer):
         self.error: dict[str, str] = {"message": "no"}
         """Body of such an answer."""
         self.reply: Callable[[dict], str | None] = reversed_message
-        self.sentence = "<think>The looms?</think>They arrive ![on](http://h/)\n14 May."
-        """Reply when it is asked for an answer in one sentence."""
+        self.beside: dict[str, object] = {}
+        """Of a message, beside its content."""
         self.raw: bytes | None = None
         """A whole body to send instead of a completion."""
         self.usage: object = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
@@ -91,9 +91,8 @@ class FakeHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _completion(self, body: dict) -> dict:
-        is_last = "in one sentence" in str(body["messages"][-1]["content"])
-        text = self.server.sentence if is_last else self.server.reply(body)
-        message = {"role": "assistant", "content": text}
+        content = self.server.reply(body)
+        message = {"role": "assistant", "content": content, **self.server.beside}
         return {
             "id": "1",
             "object": "chat.completion",

@@ -83,6 +83,49 @@ def test_a_field_that_the_endpoint_refuses_is_left_out_from_then_on(server, stat
     assert kept == [sorted(UNCUT), ["top_p"], ["top_p"]]
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "gone"),
+    [
+        (400, {"message": "No. Use 'max_completion_tokens'.", "param": "max_tokens"}, "max_tokens"),
+        (422, {"message": "body.seed: extra fields not permitted"}, "seed"),
+        (400, {"message": "`temperature` and `top_p` cannot both be set"}, "top_p"),
+    ],
+)
+def test_any_field_but_the_words_is_dropped_once_and_the_run_says_so(
+    server, status, error, gone, caplog
+):
+    server.plan, server.error = [status], error
+    policy = policy_of(server, sampling="openai")
+    assert policy.act([ask(0, "abc")])[0].text == "cba"
+    policy.beside(threading.Event()).act([ask(1, "abc")])
+    first, *others = server.bodies
+    new = {"max_completion_tokens"} if gone == "max_tokens" else set()
+    assert [other.keys() for other in others] == [(first.keys() - {gone}) | new] * 2
+    [told] = caplog.messages
+    assert f"refuses {gone}:" in told
+    assert policy.usage.failures == 0
+
+
+def test_a_limit_of_tokens_that_no_name_fits_goes_too(server):
+    server.plan, server.error = [400, 400], {"message": "max_tokens, max_completion_tokens: no"}
+    policy_of(server).check()
+    assert not [name for name in server.bodies[-1] if name.startswith("max_")]
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"), [([400], "System role not supported"), ([500] * 2, "roles must alternate")]
+)
+def test_a_template_without_a_system_gets_its_message_from_the_user(server, plan, said):
+    server.plan, server.error = plan, {"message": said}
+    policy = policy_of(server, attempts=len(plan))
+    first = [Message(role="system", content="Be brief."), Message(role="user", content="abc")]
+    policy.act([TurnRequest((0, 0), first, 0, "rlm", True, seed=1)])
+    policy.act([ask(0, "def", first=False)])
+    talk = server.bodies[-1]["messages"]
+    assert [one["role"] for one in talk] == ["user", "assistant", "user"]
+    assert talk[0]["content"] == "Be brief.\n\nabc"
+
+
 def test_parallel_requests_return_replies_in_order(server):
     server.together = threading.Barrier(4)
     replies = policy_of(server, concurrency=4).act([ask(n, f"text{n}") for n in range(8)])
@@ -90,11 +133,45 @@ def test_parallel_requests_return_replies_in_order(server):
     assert server.most_in_flight == 4
 
 
-def test_a_conversation_beyond_the_context_is_no_failure_of_the_endpoint(server):
+@pytest.mark.parametrize(
+    ("status", "said"), [(400, "Your context holds 9"), (400, "too long"), (413, "Too many tokens")]
+)
+def test_a_conversation_beyond_the_context_is_no_failure_of_the_endpoint(server, status, said):
     policy = policy_of(server)
     policy.act([ask(0, "abc")])
-    server.plan, server.error = [400], {"message": "This model's maximum context length is 8"}
+    server.plan, server.error = [status], {"message": said}
     assert policy.act([ask(1, "abc")])[0].finish == "length"
+    assert said in policy.cut
+
+
+@pytest.mark.parametrize(
+    ("content", "beside", "finish", "why"),
+    [
+        (None, {}, "stop", "empty"),
+        ("", {"reasoning_content": "Hm."}, "stop", "a thought alone"),
+        (None, {"tool_calls": [{"id": "1", "type": "function"}]}, "tool_calls", "a tool"),
+        (None, {"refusal": "I won't."}, "stop", "I won't"),
+        ("Half", {}, "content_filter", "filter"),
+        ("Half", {}, "length", "max_turn_tokens"),
+    ],
+)
+def test_a_turn_that_nothing_can_follow_ends_its_frame_with_the_cause(
+    server, content, beside, finish, why
+):
+    server.reply, server.beside, server.finish = lambda body: content, beside, finish
+    policy = policy_of(server)
+    [turn] = policy.act([ask(0, "abc")])
+    assert (turn.text, turn.finish) == (content or "", "length")
+    assert why in policy.cut
+    policy.act([ask(0, "def", first=False)])
+    assert all(message["content"] for message in server.bodies[-1]["messages"])
+
+
+@pytest.mark.parametrize("raw", [b"{%s}", b'{"choices": [{"message": {"content": ""}, %s}]}'])
+def test_an_error_in_a_good_status_is_told_in_the_endpoints_words(server, raw):
+    server.raw, policy = raw % b'"error": {"message": "No card is free."}', policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].finish == "error"
+    assert policy.trouble.endswith("No card is free.")
 
 
 def test_passing_failures_are_retried(server):
@@ -134,8 +211,8 @@ def test_a_wrong_key_or_model_stops_at_once(server, status):
 @pytest.mark.parametrize("status", [400, 402, 422])
 def test_a_refused_test_question_stops_with_the_endpoints_message(server, status):
     server.plan = [status]
-    server.error = {"message": "Unsupported parameter: 'max_tokens'"}
-    with pytest.raises(PolicyError, match="Unsupported parameter: 'max_tokens'"):
+    server.error = {"message": "Unsupported parameter: 'messages'"}
+    with pytest.raises(PolicyError, match="Unsupported parameter: 'messages'"):
         policy_of(server).check()
     assert len(server.bodies) == 1
 
@@ -176,6 +253,23 @@ def test_the_key_is_in_no_message(server, monkeypatch):
     for text in messages:
         assert "key *** is no good" in text
         assert "secret" not in text
+
+
+@pytest.mark.parametrize("key", ["sk-sécret", "sk-\u2026", "sk-a\nb"])
+def test_a_key_that_no_header_can_carry_is_one_message(server, monkeypatch, key):
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(PolicyError, match="a character that no key has") as caught:
+        policy_of(server)
+    assert key not in str(caught.value)
+
+
+def test_tokens_that_no_answer_counts_are_unknown(server):
+    policy = policy_of(server)
+    policy.act([ask(0, "abc")])
+    assert policy.usage.tokens == "10 + 3 tokens"
+    server.usage, other = None, policy_of(server)
+    assert other.act([ask(0, "abc")])[0].text == "cba"
+    assert other.usage.tokens == "tokens unknown"
 
 
 def test_a_dead_endpoint_stops_the_run(server):

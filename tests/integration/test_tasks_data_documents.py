@@ -19,6 +19,8 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
 from env.errors import SourceError
+from tasks.asking import read_documents
+from tasks.config.params import Params
 from tasks.data import parsing
 from tasks.data.documents import Documents
 from tasks.data.rows import Found, Rejected
@@ -139,6 +141,42 @@ def test_nothing_outside_the_folder_is_read(folder: Path, name: str) -> None:
     assert isinstance(found, Rejected)
     assert "outside the folder" in found.reason
     assert "linked/secret.md" not in documents(folder).names()
+
+
+def test_folders_that_are_not_searched_are_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "deep/aside").symlink_to(folder.parent)
+    (folder / "locked").mkdir()
+    scan = os.scandir
+
+    def scandir(place: str) -> Any:
+        if Path(place).name == "locked":  # root may read every folder
+            raise PermissionError(13, "Permission denied", place)
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    said = "".join(f"{one.row} {one.reason}" for one in documents(folder).closed)
+    assert f"{folder}/locked it cannot be read (Permission denied)" in said
+    told = "\n".join(read_documents(folder, Params())[1])
+    assert f"{folder}/deep/aside: it cannot be read (linked folder); copy it" in told
+
+
+def test_a_file_is_read_as_it_says(folder: Path) -> None:
+    kinds = {
+        "a.log": "at 9 für".encode(),
+        "a.csv": "x;é".encode("utf-16"),
+        "b.markdown": b"\xfe\xff" + "# für".encode("utf-16-be"),
+        "a.html": '<meta charset="ISO-8859-1"><p>für \x80'.encode("latin-1"),
+        "b.htm": "<?xml version='1.0' encoding='koi8-r'?><p>Да".encode("koi8-r"),
+        "c.html": '\ufeff<meta charset="koi8-r"><p>für'.encode(),
+        "d.html": b"<meta http-equiv=a content='text/html; charset=ansi-9'><p>fur",
+    }
+    for name, content in kinds.items():
+        (folder / name).write_bytes(content)
+    texts = [paper.text for paper in documents(folder).papers(kinds)]
+    assert texts == ["at 9 für", "x;é", "# für", "für €", "Да", "für"]
+    assert "not valid ansi-9" in str(documents(folder).get("d.html"))
 
 
 def test_what_is_no_plain_file_is_told(folder: Path) -> None:
