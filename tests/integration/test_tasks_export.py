@@ -214,8 +214,6 @@ def project(models: Path, served_folder: Path, server_params: Params) -> Params:
     return changed(
         server_params,
         export={"prompts": 4},
-        # Absent: only the training asks it.
-        engine={"url": "http://127.0.0.1:9"},
         generation={"max_turn_tokens": 8},
     )
 
@@ -282,8 +280,7 @@ def test_a_fully_trained_policy_is_held_against_its_base(
     project: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "check", check_here)
-    own = {"url": None}  # servers play adapters only
-    full = changed(project, train={"method": "full"}, engine=own)
+    full = changed(project, train={"method": "full"})
     merge(Path("models/base"), None, Path("models/policy"), dtype="float16")
     model, _ = load_model("models/policy", adapter="models/adapter")
     model.merge_and_unload().save_pretrained("models/policy")
