@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ import pytest
 import yaml
 from helpers import documents
 from helpers.chain_runs import copy_project, environments, in_folder, runs
-from helpers.services import services_up
 
 from flows import stages
 from tasks.errors import ConfigError
@@ -29,7 +27,7 @@ CODE = (
     *("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks"),
     *(".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore"),
 )
-FILES = ("dvc.yaml", "params.yaml", "constraints.txt", "prefect.toml", "prefect.yaml")
+FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
     "audit.problems=6",
@@ -128,7 +126,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(1500)
 @pytest.mark.xdist_group("tiny chain")  # the longest test, with a Prefect server of its own
 def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
-    prefect_url, project, warm, capfd, pytestconfig
+    prefect_url, project, warm, capfd
 ):
     from dvc.repo import Repo
 
@@ -141,14 +139,8 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], check=True)
-    # A worker plays it, as in production.
-    full = ["prefect", "deployment", "run", "rlm/full", "--watch", "-p", "profile=quick", "-p"]
-    with services_up(project, pytestconfig, PYTHONPATH=str(project)) as (shell, _):
-        wrong = shell(*full, 'overrides=["train.stepps=3"]', code=1)
-        assert "Did you mean train.steps?" in wrong
-        watched = shell(*full, f"overrides={json.dumps(TINY)}")
-    assert "rlm version 1 (new; challenger)" in watched
-    told = Path(".run/flow.log").read_text(encoding="utf-8")
+    assert play("quick", TINY) == 0
+    told = capfd.readouterr().out
     status = ["git", "status", "--porcelain"]
     changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
     assert changed == "?? dvc.lock\n?? params.resolved.yaml\n"
