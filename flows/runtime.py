@@ -84,7 +84,7 @@ def settle(threads: int | None = None) -> None:
         os.environ.setdefault("HOME", str(paths.RUN.resolve()))
         os.environ.setdefault("USER", f"uid-{os.getuid()}")
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # a test's
+        with suppress(AttributeError, OSError, ValueError):  # no terminal, pipe or file
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(1, 0)  # M_MXFAST
