@@ -429,7 +429,8 @@ def test_messages_that_wait_are_bounded(server: Server) -> None:
     empty = b"\x81\x80mask"
     with server.tcp(UPGRADE) as raw:
         assert b" 101 " in raw.recv(4096)
-        raw.sendall(empty * 20_000)
+        with suppress(ConnectionError):  # it may end before all is sent
+            raw.sendall(empty * 20_000)
         assert ends(server, [raw]) == 1
 
 
