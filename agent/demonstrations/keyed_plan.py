@@ -65,10 +65,8 @@ def code(question: str, near_chars: int | None, style: PromptStyle, most: int) -
     head = (
         f"question = {text_literal(question)}\nfound = rank(context, question, {RANKED})\n{asked}\n"
     )
-    item, pairs = (
-        '{"paper_id": d, "text": t}',
-        f"(d, t), reply in zip(found, replies) if {YES[style]}",
-    )
+    item = '{"paper_id": d, "text": t}'
+    pairs = f"(d, t), reply in zip(found, replies) if {YES[style]}"
     if near_chars is None:
         return f"{head}FINAL([{item} for {pairs}])"
     quoted = f"FINAL([{item} for d, t in near(context, kept, {near_chars})])"
