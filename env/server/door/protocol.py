@@ -58,20 +58,22 @@ class FewControls(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         """Answer a ping, unless there were too many."""
-        self._count()
-        super().handle_ping()
+        if self._are_few():
+            super().handle_ping()
 
     def handle_pong(self, event: Any) -> None:
         """Note a pong, unless there were too many."""
-        self._count()
-        super().handle_pong(event)
+        if self._are_few():
+            super().handle_pong(event)
 
-    def _count(self) -> None:
+    def _are_few(self) -> bool:
+        """Count a frame; end the connection, and write to it no more, if there are too many."""
         now = int(self.loop.time())
         self._controls = self._controls + 1 if now == self._second else 1
         self._second = now
         if self._controls > CONTROLS_PER_S:
             self.transport.abort()
+        return self._controls <= CONTROLS_PER_S
 
 
 class WholeBodies(H11Protocol):
