@@ -120,9 +120,8 @@ def promotion(name: str) -> None:
             return
         url = PREFECT_API_URL.value()
         # Without a server the client would start its own, which has no automations either.
-        if not url or processes.for_one_run(url) or not processes.is_ours(url):
-            return
-        if not processes.answers(f"{url}/health"):
+        ours = url and not processes.for_one_run(url) and processes.is_ours(url)
+        if not ours or not processes.answers(f"{url}/health"):
             return
         version = str(champion.version)
         event = Event.model_validate(

@@ -294,10 +294,9 @@ def run_prefect(*arguments: str) -> None:
 
 def is_ours(api: str) -> bool:
     """Whether a Prefect server's address was given, or is that of this folder's `make up`."""
-    given = api != DEFAULT_API or "PREFECT_API_URL" in os.environ
-    return given or (
-        running(SERVER) is not None and where_it_runs(SERVER).health == f"{api}/health"
-    )
+    if api != DEFAULT_API or "PREFECT_API_URL" in os.environ:
+        return True
+    return running(SERVER) is not None and where_it_runs(SERVER).health == f"{api}/health"
 
 
 def takes_password(api: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from env.server.door.logs import limit_repeats
-from env.server.door.protocol import FewControls, WholeBodies, raise_descriptors
+from env.server.door.protocol import MeasuredFrames, WholeBodies, abort, raise_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ Beyond the first, those that read nothing are closed; beyond the second, the lar
 """
 _UNREAD_S = 10.0
 """Seconds without progress after which a client counts as one that reads nothing."""
-_FRAGMENTS, _MESSAGES = 10_000, 1_000
-"""Limits of what one client can leave in memory: parts of a message, messages that wait."""
+_FRAGMENTS = 10_000
+"""Parts of a message that one client can leave in memory."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n"
     b"Connection: close\r\n\r\nthis server has no free descriptor; try again later"
@@ -119,7 +119,7 @@ class Connections:
             return made
 
         config.http_protocol_class = protocol
-        config.ws_protocol_class = FewControls
+        config.ws_protocol_class = MeasuredFrames
 
     async def watch(self) -> None:
         """Close late connections, once a second, until cancelled."""
@@ -140,8 +140,9 @@ class Connections:
         self._note()
         latest = self._now() - self._request_s
         for protocol in list(self._live):
-            if self._waiting.get(protocol, latest) < latest or _is_bloated(protocol):
-                _abort(protocol)
+            fragments = len(getattr(protocol, "frames", ()))
+            if self._waiting.get(protocol, latest) < latest or fragments > _FRAGMENTS:
+                abort(protocol)
         self._drop_unread()
         if _few_descriptors():
             self._drop_half()
@@ -162,7 +163,7 @@ class Connections:
             stuck = now - self._unread[protocol][1] >= _UNREAD_S
             if unsent > (_UNSENT_BYTES if stuck else _UNSENT_MOST):
                 unsent -= sizes[protocol]
-                _abort(protocol)
+                abort(protocol)
 
     def _note(self) -> None:
         """Bring the list of waiting connections up to date."""
@@ -278,20 +279,6 @@ def _waits(protocol: Any) -> bool:
         return True
     cycle = getattr(protocol, "cycle", protocol)
     return cycle is None or bool(getattr(cycle, "response_complete", False))
-
-
-def _is_bloated(protocol: Any) -> bool:
-    if len(getattr(protocol, "frames", ())) > _FRAGMENTS:
-        return True
-    return hasattr(protocol, "queue") and bool(protocol.queue.qsize() > _MESSAGES)
-
-
-def _abort(protocol: Any) -> None:
-    """Close a connection, and forget its messages, which a session would still read."""
-    queue = getattr(protocol, "queue", None)
-    while queue is not None and not queue.empty():
-        queue.get_nowait()
-    protocol.transport.abort()
 
 
 def _few_descriptors() -> bool:

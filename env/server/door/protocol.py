@@ -21,6 +21,8 @@ _READ_BYTES = 64 << 10
 """Bytes that are parsed before other connections have their turn."""
 _FRAMES_BYTES = 2 << 10
 """The same, once a connection is a WebSocket, whose empty frames have six bytes."""
+_MESSAGES = 100
+"""Messages of one client that wait."""
 CONTROLS_PER_S = 32
 """Pings and pongs of a connection in a second; a client of ours sends one in 30 seconds."""
 _REFUSED = (
@@ -43,10 +45,19 @@ class _Connection(h11.Connection):
         return event
 
 
-class FewControls(WebSocketsSansIOProtocol):
-    """A WebSocket connection that ends when it sends control frames without measure.
+def abort(protocol: Any) -> None:
+    """Close a connection, and forget its messages, which a session would still read."""
+    queue = getattr(protocol, "queue", None)
+    while queue is not None and not queue.empty():
+        queue.get_nowait()
+    protocol.transport.abort()
 
-    They are parsed in Python and answered, and no limit of the application sees them.
+
+class MeasuredFrames(WebSocketsSansIOProtocol):
+    """A WebSocket connection that ends when it sends control frames or messages without measure.
+
+    Control frames are parsed in Python and answered, and no limit of the application sees them. Of
+    messages, a client of ours sends the next one after the answer.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -65,6 +76,13 @@ class FewControls(WebSocketsSansIOProtocol):
         """Note a pong, unless there were too many."""
         if self._are_few():
             super().handle_pong(event)
+
+    def send_receive_event_to_app(self) -> None:
+        """Let a message wait for its session, unless too many do."""
+        if not self.transport.is_closing():
+            super().send_receive_event_to_app()
+        if self.queue.qsize() > _MESSAGES:
+            abort(self)
 
     def _are_few(self) -> bool:
         """Count a frame; end the connection, and write to it no more, if there are too many."""
