@@ -72,8 +72,8 @@ UNTRAINED = [
     "generation.max_frame_tokens=6000",
 ]
 """Settings of a model that never saw the environment."""
-MODES = {"greedy": 0.0, "sampled": 1.0}
-"""Temperatures."""
+MODES = ("greedy", "sampled")
+"""Temperature 0, and that of the training."""
 BOOTSTRAP = Bootstrap(resamples=10_000, seed=0)
 
 Row = dict[str, Any]
@@ -213,9 +213,9 @@ def measured(work: TrialsWork, name: str, seed: int) -> None:
     chosen = evenly(evenly(read(work.split), work.most), arm.most)
     loaded = load_model(paths.BASE, adapter=None if arm.grpo is None else paths.TRAINED["lora"])
     with local_server(params, data=paths.PROBLEMS) as url:
-        for mode, temperature in MODES.items():
-            row[mode] = played(policy(params, loaded, temperature, arm.plan), url, chosen)
-        alone = policy(params, loaded, MODES["greedy"], arm.plan)
+        for mode in MODES:
+            row[mode] = played(policy(params, loaded, mode, arm.plan), url, chosen)
+        alone = policy(params, loaded, "greedy", arm.plan)
         episodes = play(alone, url, chosen[:ALONE], sessions=1)
         row["latency_s"] = [round(one.seconds, 3) for one in episodes]
     row["prompts"] = [one.problem_id for one in chosen]
@@ -261,7 +261,7 @@ def sweep(work: TrialsWork) -> None:
     with local_server(params, data=paths.PROBLEMS) as url:
         for (reads, shown), quoted in product(asked, (1, 2, 3)):
             plan = replace(BEST_PLAN, reads=reads, shown=shown, quoted=quoted)
-            f1 = played(policy(params, loaded, MODES["greedy"], plan), url, chosen)["f1"]
+            f1 = played(policy(params, loaded, "greedy", plan), url, chosen)["f1"]
             print(f"| {reads} | {shown or quoted} | {quoted} | {np.mean(f1):.3f} |", flush=True)
 
 
@@ -278,11 +278,11 @@ def evenly(every: Sequence[EpisodeSpec], most: int | None) -> list[EpisodeSpec]:
 
 
 def policy(
-    params: Params, loaded: tuple[Any, Any], temperature: float, plan: Move | None
+    params: Params, loaded: tuple[Any, Any], mode: str, plan: Move | None
 ) -> Policy:
     """A model and its tokenizer, and this plan in place of its code."""
-    settings = params.generation.model_copy(update={"temperature": temperature})
-    model = TransformersPolicy(*loaded, settings)
+    sampled = params.generation
+    model = TransformersPolicy(*loaded, sampled if mode == "sampled" else sampled.greedy)
     return Planned(plan, params.warmstart.sft.moves.question, model) if plan else model
 
 
