@@ -277,9 +277,7 @@ def evenly(every: Sequence[EpisodeSpec], most: int | None) -> list[EpisodeSpec]:
     return [every[k * len(every) // many] for k in range(many)]
 
 
-def policy(
-    params: Params, loaded: tuple[Any, Any], mode: str, plan: Move | None
-) -> Policy:
+def policy(params: Params, loaded: tuple[Any, Any], mode: str, plan: Move | None) -> Policy:
     """A model and its tokenizer, and this plan in place of its code."""
     sampled = params.generation
     model = TransformersPolicy(*loaded, sampled if mode == "sampled" else sampled.greedy)
