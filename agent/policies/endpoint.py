@@ -35,6 +35,8 @@ _PERMANENT = frozenset({401, 402, 403, 404})
 """Statuses of a wrong key, an empty account, a missing permission, a wrong address or model."""
 _EMPTY = "insufficient_quota"
 """OpenAI's code of an empty account; its status 429 is that of a quota."""
+_LOADING = 503
+"""Status of a server that loads its model."""
 _GONE_AFTER = 16
 """Consecutive lost requests after which the endpoint counts as dead."""
 _CHECKED = 3
@@ -64,6 +66,9 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a thought beside the text."""
 _ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
 """What chat templates say that know no role `system`."""
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*(?:(?:repl|py|python3?)\b.*)?\s*", re.I)
+"""A line that opens a block of Python, or closes one."""
+_STOPPED = re.compile(r"^([ \t]*FINAL_VAR\(.*\))\.\s*$", re.MULTILINE)
 _LOG = logging.getLogger(__name__)
 
 
@@ -220,7 +225,13 @@ class EndpointPolicy:
         """
         retries = min(_CHECKED - 1, self._client.max_retries)
         try:
-            self._request(self._client.with_options(max_retries=retries), _HELLO, seed=0)
+            try:
+                self._request(self._client.with_options(max_retries=retries), _HELLO, seed=0)
+            except openai.InternalServerError as error:
+                if error.status_code != _LOADING:
+                    raise
+                _LOG.warning("%s loads its model: rlm waits a minute", self.base_url)
+                self._request(self._client, _HELLO, seed=0)
         except openai.OpenAIError as error:
             passing = openai.RateLimitError | openai.InternalServerError
             if isinstance(error, openai.APIStatusError) and not isinstance(error, passing):
@@ -306,7 +317,7 @@ class EndpointPolicy:
             self.cut = cut
         if text.strip():
             talk.append({"role": "assistant", "content": text})
-        return TurnReply(text=text, finish="length" if cut else "stop")
+        return TurnReply(text=_in_grammar(text), finish="length" if cut else "stop")
 
     def _request(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
         """The first choice of the answer to a conversation.
@@ -401,6 +412,8 @@ class EndpointPolicy:
             said += f" ({cause})"
         elif (body := getattr(error, "body", None)) and " - " not in said:
             said += f" - {body}"  # a body in another form than OpenAI's
+        if isinstance(error, openai.APIStatusError) and "retry-after" in error.response.headers:
+            said = f"it asks to wait {error.response.headers['retry-after']} s: {said}"
         if self._key:
             said = said.replace(self._key, "***")
         return " ".join(said.split())[:_SHOWN]
@@ -430,6 +443,25 @@ def _without_system(talk: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, 
     return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
 
 
+def _in_grammar(text: str) -> str:
+    """A turn as the environment reads it: its only block between "```repl" and "```".
+
+    That grammar is what a trained policy learns. Other models write "```py" or "~~~", close a block
+    on the last line of its code, or end a plain final line with a full stop.
+    """
+    thought, end, said = text.rpartition("</think>")
+    lines = _STOPPED.sub(r"\1", said).split("\n")
+    opens = [(n, found[1]) for n, line in enumerate(lines) if (found := _FENCE.fullmatch(line))]
+    first, mark = opens[0] if opens else (len(lines), "")
+    ends = (n for n in range(first + 1, len(lines)) if lines[n].rstrip().endswith(mark))
+    last = next(ends, len(lines))
+    if first < last < len(lines) and opens[-1][0] <= last:
+        code = lines[last].rstrip().removesuffix(mark)
+        lines[last : last + 1] = [code, "```"] if code.strip() else ["```"]
+        lines[first] = "```repl"
+    return thought + end + "\n".join(lines)
+
+
 def _is_too_long(error: Exception) -> bool:
     """Whether a conversation exceeds the model's context, which is the conversation's fault."""
     if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 413):
@@ -442,7 +474,8 @@ def _why_cut(choice: Any) -> str:
     message = choice.message
     if choice.finish_reason in _CUTS:
         return _CUTS[choice.finish_reason]
-    if without_thought(message.content or "").strip():
+    said = without_thought(message.content or "").strip()
+    if said and not said.startswith("<think>"):
         return ""
     if getattr(message, "tool_calls", None):
         return "it called a tool, but was offered none"

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from unicodedata import normalize
 
 from env.errors import SourceError
 from env.problems.schema import Paper
@@ -21,6 +22,11 @@ READABLE = (*TEXT, ".html", ".htm", ".pdf")
 MAX_MB = 64
 """Megabytes of one document, so that reading one does not fill the memory."""
 _TITLE_CHARS = 200
+
+
+def document_id(name: str) -> str:
+    """A path within the folder as one string, whichever form of its letters a system writes."""
+    return normalize("NFC", os.path.normpath(name))
 
 
 class Documents:
@@ -52,8 +58,9 @@ class Documents:
                 self._close(OSError(0, "linked folder", name), "copy it into the folder")
             paths = (Path(place, name) for name in names if not name.startswith("."))
             files += [path.relative_to(self._root).as_posix() for path in paths]
-        self._names = sorted(name for name in files if Path(name).suffix.lower() in READABLE)
-        self._others = set(files).difference(self._names)
+        self._files = {document_id(name): name for name in files}
+        self._names = sorted(name for name in self._files if Path(name).suffix.lower() in READABLE)
+        self._others = set(self._files).difference(self._names)
 
     def _close(self, error: OSError, remedy: str = "check its permissions") -> None:
         shown = self.folder / Path(error.filename).relative_to(self._root)
@@ -70,7 +77,7 @@ class Documents:
 
     def within(self, folder: str) -> list[str]:
         """Documents of a subfolder; empty if it is not a folder."""
-        inside = os.path.normpath(folder) + "/"
+        inside = document_id(folder) + "/"
         return [name for name in self._names if name.startswith(inside)]
 
     def papers(self, names: Iterable[str] | None = None) -> list[Paper]:
@@ -84,7 +91,7 @@ class Documents:
         Args:
             name: a path within the folder.
         """
-        key = os.path.normpath(name)
+        key = document_id(name)
         if key not in self._read:
             try:
                 self._read[key] = self._paper(Path(key))
@@ -93,7 +100,8 @@ class Documents:
         return self._read[key]
 
     def _paper(self, name: Path) -> Paper:
-        path, suffix = self._root / name, name.suffix.lower()
+        path = self._root / self._files.get(name.as_posix(), name)
+        suffix = name.suffix.lower()
         try:
             end = path.resolve()
         except (OSError, RuntimeError):

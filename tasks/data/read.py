@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Self
 
@@ -24,7 +23,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from env.errors import SourceError
 from env.problems.schema import Level, Paper, Split
 from tasks.data import headings
-from tasks.data.documents import MAX_MB, READABLE, Documents
+from tasks.data.documents import MAX_MB, READABLE, Documents, document_id
 from tasks.data.rows import Draft, Place, ProblemBounds, Rejected, RowFault, did_you_mean
 from tasks.data.settings import FilesSettings, SplitSettings
 
@@ -112,7 +111,7 @@ class QuoteRow(_Part):
 
     def places(self, field: str) -> list[Place]:
         """The place, or all that are right."""
-        paper_id = self.paper_id if self.paper_id is not None else normpath(self.document or "")
+        paper_id = self.paper_id if self.paper_id is not None else document_id(self.document or "")
         return [Place(field, paper_id, self.quote, self.start or 0, self.end or 0)]
 
 

@@ -149,6 +149,7 @@ def test_a_conversation_beyond_the_context_is_no_failure_of_the_endpoint(server,
     [
         (None, {}, "stop", "empty"),
         ("", {"reasoning_content": "Hm."}, "stop", "a thought alone"),
+        ("<think>\n```repl\ndraft\n```", {}, "stop", "a thought alone"),
         (None, {"tool_calls": [{"id": "1", "type": "function"}]}, "tool_calls", "a tool"),
         (None, {"refusal": "I won't."}, "stop", "I won't"),
         ("Half", {}, "content_filter", "filter"),
@@ -348,3 +349,41 @@ def test_released_frames_are_forgotten(server):
     policy.release([(0, 0)])
     with pytest.raises(KeyError):
         policy.act([ask(0, "def", first=False)])
+
+
+FENCED = "I look.\n```repl\nprint(1)\n```"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *(
+            (f"I look.\n{fence}\nprint(1)\n```", FENCED)
+            for fence in ("```py", "``` Python3", "```")
+        ),
+        *((f"I look.\n{fence} py {{a=1}}\nprint(1)\n{fence}", FENCED) for fence in ("~~~", "````")),
+        ("I look.\n```repl\nprint(1)```", FENCED),
+        ("FINAL_VAR(answer).", "FINAL_VAR(answer)"),
+        ("```python\na\n```\n```repl\nb\n```", "```python\na\n```\n```repl\nb\n```"),
+        ("```json\n{}\n```", "```json\n{}\n```"),
+    ],
+)
+def test_a_block_is_read_however_it_is_fenced(server, written, read):
+    server.reply = lambda body: written
+    policy = policy_of(server)
+    assert policy.act([ask(0, "abc")])[0].text == read
+    policy.act([ask(0, "def", first=False)])
+    assert server.bodies[-1]["messages"][1]["content"] == written
+
+
+def test_a_server_that_loads_its_model_has_a_minute(server, caplog):
+    server.plan = [503] * 7
+    policy_of(server).check()
+    assert "loads its model" in caplog.text
+
+
+def test_a_long_pause_that_is_asked_for_is_told(server):
+    server.plan, server.headers = [429, 429], {"Retry-After": "3600"}
+    policy = policy_of(server, attempts=2)
+    assert policy.act([ask(0, "abc")])[0].finish == "error"
+    assert "3600 s" in policy.trouble

@@ -239,3 +239,9 @@ def test_one_child_reads_a_folder_and_ends_with_it(folder: Path) -> None:
     (child,) = set(psutil.Process().children()) - before
     del read
     assert not child.is_running()
+
+
+def test_a_name_is_found_in_either_form_of_its_letters(folder: Path) -> None:
+    (folder / "U\u0308bung.md").write_text("Epsilon scores 46 points in all.")
+    found = read(folder, [question("Epsilon scores 46", "\u00dcbung.md")])
+    assert [one.evidence[0].spans[0].paper_id for one in found.problems] == ["\u00dcbung.md"]
