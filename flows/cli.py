@@ -17,15 +17,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from flows import ask, pipeline
 from flows.runtime import settle, unwrapped
 from tasks.errors import ConfigError, stage_named
 
+FIRST = ("run", "ask", "check-problems", "doctor", "models", "rollback")
+
+
+class Commands(TyperGroup):
+    """The commands, those that people use most first."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        names = super().list_commands(ctx)
+        return [*FIRST, *(name for name in names if name not in FIRST)]
+
+
 app = typer.Typer(
+    cls=Commands,
     help=unwrapped(__doc__),
     no_args_is_help=True,
     add_completion=False,

@@ -479,8 +479,8 @@ def _why_cut(choice: Any) -> str:
         return ""
     if getattr(message, "tool_calls", None):
         return "it called a tool, but was offered none"
-    if said := getattr(message, "refusal", None):
-        return f"it refused: {' '.join(str(said).split())[:_SHOWN]}"
+    if refusal := getattr(message, "refusal", None):
+        return f"it refused: {' '.join(str(refusal).split())[:_SHOWN]}"
     thoughts = (message.content, *(getattr(message, name, None) for name in _THOUGHTS))
     return "its turn holds a thought alone" if any(thoughts) else "its turn is empty"
 
