@@ -6,19 +6,23 @@ the sampled one, as in training and in the baseline; F1 is reported for both mod
 `agent/evaluation/report.py` computes the figures.
 
 Writes reports/evaluation.json, reports/episodes.parquet (a row per episode) and
-reports/transcripts.jsonl (complete episodes of a fixed sample).
+reports/transcripts.jsonl (complete episodes of a fixed sample). What a killed run has played, by
+model and mode, the next one doesn't play again.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from agent.errors import PolicyError
@@ -30,10 +34,12 @@ from env.errors import EpisodeError
 from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
-from tasks.io import replacing, require, write_json, write_text
+from tasks.io import digest, read_json, replacing, require, write_json, write_text
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
+from tasks.tracking.lineage import folder_hash
 from tasks.tracking.runs import StageRun, result_metrics
+from tasks.training.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from agent.policies.base import Policy
@@ -44,6 +50,8 @@ KEPT = 6
 """Transcripts of each difficulty and model."""
 MODELS = {"before": paths.BASE, "after": paths.MERGED}
 EPISODES = Path("reports/episodes.parquet")
+PLAYED = paths.RUN / "evaluate"
+"""Episodes of a run that was killed."""
 Model = Path | Callable[[GenerationSettings], "Policy"]
 """A model's folder, or a function that makes a policy with the given decoding."""
 
@@ -69,11 +77,18 @@ def run(params: Params, run: StageRun) -> Path:
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)
 
+    marks = fingerprint(params, paths.BASE, paths.TEST)
+    marks |= {"after": folder_hash(paths.MERGED), "settings": digest(settings.model_dump())}
+    if read_json(PLAYED / "marks.json") != marks:
+        shutil.rmtree(PLAYED, ignore_errors=True)
+        write_json(PLAYED / "marks.json", marks)
     played: dict[str, dict[Mode, list[Trajectory]]] = {}
     alone: dict[str, list[float]] = {}
     with environment(params) as url:
         for name, path in MODELS.items():
-            played[name] = play_modes(path, url, specs, params, sessions=sessions, label=name)
+            played[name] = play_modes(
+                path, url, specs, params, sessions=sessions, label=name, keep=PLAYED
+            )
             alone[name] = seconds_of(play_alone(path, url, specs, params, label=name))
     rows = {name: rows_of(modes, name) for name, modes in played.items()}
     report = compare(rows, alone, params)
@@ -85,6 +100,7 @@ def run(params: Params, run: StageRun) -> Path:
     write_json(paths.EVALUATION, report)
     write_json(paths.METRICS, {name: result_metrics(report[name]) for name in MODELS})
     log(report, run)
+    shutil.rmtree(PLAYED)
     Console().print(report["improvement"], highlight=False)
     return paths.EVALUATION
 
@@ -145,16 +161,38 @@ def play_modes(
     *,
     sessions: int,
     label: str,
+    keep: Path | None = None,
 ) -> dict[Mode, list[Trajectory]]:
-    """Episodes of each mode, greedy ones first."""
+    """Episodes of each mode, greedy ones first; those of a mode are kept in a folder, if given."""
     greedy, sampled = params.generation.greedy, params.generation
     seeded = [replace(spec, seed=spec.seed + 7_919) for spec in specs]
     modes: dict[Mode, tuple[Sequence[EpisodeSpec], GenerationSettings]]
     modes = {"greedy": (specs, greedy), "sampled": (seeded, sampled)}
-    return {
-        mode: play_model(model, url, some, how, sessions=sessions, label=f"{label}, {mode}")
-        for mode, (some, how) in modes.items()
-    }
+    played: dict[Mode, list[Trajectory]] = {}
+    for mode, (some, how) in modes.items():
+        play = partial(
+            play_model, model, url, some, how, sessions=sessions, label=f"{label}, {mode}"
+        )
+        played[mode] = kept(keep / f"{label}-{mode}.json", play) if keep else play()
+    return played
+
+
+def kept(path: Path, play: Callable[[], list[Trajectory]]) -> list[Trajectory]:
+    """The episodes that an earlier run left at a path, or those of `play`, which are left there.
+
+    Nothing is left of episodes of which one is void: they are played again.
+    """
+    from agent.rollouts.trajectory import Trajectory
+
+    episodes = TypeAdapter(list[Trajectory])
+    if path.exists():
+        progress.say(f"{path.stem}: played by the run before")
+        return episodes.validate_json(path.read_bytes())
+    played = play()
+    if not any(episode.void for episode in played):
+        with replacing(path) as temporary:
+            temporary.write_bytes(episodes.dump_json(played))
+    return played
 
 
 def rows_of(played: dict[Mode, list[Trajectory]], name: str) -> list[EpisodeRow]:

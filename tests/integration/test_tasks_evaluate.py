@@ -34,6 +34,15 @@ class Failing:
     def release(self, keys: Any) -> None: ...
 
 
+class Killed:
+    """A policy during whose turn the process is interrupted."""
+
+    def act(self, requests: Any) -> list[TurnReply]:
+        raise KeyboardInterrupt
+
+    def release(self, keys: Any) -> None: ...
+
+
 @pytest.fixture
 def project(served_folder: Path, server_params: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     """A working folder with data; models/base plays carelessly, models/merged as an expert."""
@@ -68,6 +77,21 @@ def run(params: Params) -> Recorder:
     recorder: Any = Recorder()
     evaluate.run(params, recorder)
     return recorder
+
+
+def test_a_killed_run_leaves_what_it_has_played_to_the_next(short, monkeypatch, capsys):
+    """What was played counts only for the same models."""
+    play_as(monkeypatch, before=careless(), after=Killed())
+    with pytest.raises(KeyboardInterrupt):
+        run(short)
+    play_as(monkeypatch, before=Killed(), after=fields_expert())
+    with pytest.raises(KeyboardInterrupt):  # its episodes one at a time aren't kept
+        run(short)
+    assert capsys.readouterr().err.count("played by the run before") == 2
+    (paths.MERGED / "config.json").write_text("{}")
+    with pytest.raises(KeyboardInterrupt):
+        run(short)
+    assert "played by the run before" not in capsys.readouterr().err
 
 
 def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
