@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from prefect import State, flow
 from prefect.runtime import flow_run
@@ -126,6 +126,8 @@ def fresh_data(params: Params, when: datetime) -> FreshData:
             if place is not None
         ]
         return FreshData(f"files {', '.join(hashes)}", [])
+    if settings.source != "hub":
+        assert_never(settings.source)
     if Path(settings.hub.name).exists():
         return FreshData(f"{settings.hub.name} {content_hash(Path(settings.hub.name))}", [])
     revision = hub_commit(settings.hub)

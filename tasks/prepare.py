@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from env.errors import SourceError, SourceUnreachable
 from env.problems.fields import generate
@@ -71,8 +71,8 @@ def run(params: Params, run: StageRun) -> Path:
     )
     run.log_artifact(paths.PREPARED)
     if data.rejected:
-        message = "prepare: rejected rows: %d; `rlm check-problems` says why"
-        logger.warning(message, data.rejected_rows)
+        message = "prepare: rejected rows: %d; %s says why"
+        logger.warning(message, data.rejected_rows, paths.PREPARED)
     return paths.PROBLEMS
 
 
@@ -93,6 +93,8 @@ def read_source(params: Params) -> Found:
         with progress.doing("read", "rows") as work:
             if settings.source == "hub":
                 drafts = hub.read_data_set(settings.hub)
+            elif settings.source != "files":
+                assert_never(settings.source)
             else:
                 drafts, left_out = read_files(settings.files, settings.splits, bounds)
             found = find(drafts, settings.splits, bounds, work.reach)
