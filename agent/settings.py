@@ -226,7 +226,6 @@ class LogprobCheckSettings(Settings):
 class TrainSettings(Settings):
     """GRPO."""
 
-    method: Literal["lora", "full"] = "lora"
     lora: LoraSettings = LoraSettings()
     steps: int = Field(24, ge=1)
     problems_per_step: int = Field(8, ge=1, description="groups per step")
@@ -234,8 +233,6 @@ class TrainSettings(Settings):
     learning_rate: float = Field(4e-3, gt=0, description="after the warm-up; it falls to 0")
     warmup_steps: int = Field(5, ge=0)
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
-    num_iterations: int = Field(1, ge=1, le=16, description="optimizer steps on one rollout")
-    kl_beta: float = Field(0.0, ge=0, le=10, description="weight of the KL to the base, per token")
     inheritance: Literal["inverse_count", "own", "none"] = Field(
         "inverse_count",
         description="a child's advantage: that of its root, divided, or its own; none: only roots "

@@ -211,7 +211,7 @@ def measured(work: TrialsWork, name: str, seed: int) -> None:
     params = resolve(PROFILE, sets)
     torch.set_num_threads(params.threads)
     chosen = evenly(evenly(read(work.split), work.most), arm.most)
-    loaded = load_model(paths.BASE, adapter=None if arm.grpo is None else paths.TRAINED["lora"])
+    loaded = load_model(paths.BASE, adapter=None if arm.grpo is None else paths.TRAINED)
     with local_server(params, data=paths.PROBLEMS) as url:
         for mode in MODES:
             row[mode] = played(policy(params, loaded, mode, arm.plan), url, chosen)

@@ -11,7 +11,7 @@ is a tree: a root agent, and the children that its code opened. One step of GRPO
 3. Compute each tree's advantage: its reward minus its group's mean, over the deviation.
 4. Make one row for each agent: its tokens, a mask of those it wrote, its tree's advantage, and a
    weight. The root weighs 1, and k siblings share the weight of their parent.
-5. Take one optimizer step along the clipped policy gradient of all rows.
+5. Take one optimizer step along the policy gradient of all rows.
 
 `play_step` does 1 and 2. `TreeGRPOTrainer` does 3 to 5: it is TRL's `GRPOTrainer` with a rollout
 that returns trees instead of completions. `show_rows` prints what 3 and 4 make of one tree.

@@ -43,19 +43,18 @@ def run(params: Params, run: StageRun) -> Path:
 
     from tasks.deployment.environment import environment
 
-    trained = paths.TRAINED[params.train.method]
     require(paths.BASE, "warmstart")
-    require(trained, "train")
+    require(paths.TRAINED, "train")
     if paths.MERGED.exists():
         shutil.rmtree(paths.MERGED)
     torch.set_num_threads(params.threads)
     with environment(params) as url, replacing(paths.MERGED) as temporary:
-        report = export(params, trained, temporary, url)
+        report = export(params, paths.TRAINED, temporary, url)
         write_json(paths.EXPORT, report)
         log(report, run)
         if report["wrong"]:
             raise StageError(
-                f"the merge of {trained} into {paths.BASE} differs from the live model: "
+                f"the merge of {paths.TRAINED} into {paths.BASE} differs from the live model: "
                 f"{'; '.join(report['wrong'])}. {paths.MERGED} was not written; {paths.EXPORT} "
                 "has the figures. Check that the adapter belongs to this base, or set "
                 "export.dtype or export.max_logit_error."
@@ -63,19 +62,17 @@ def run(params: Params, run: StageRun) -> Path:
     return paths.MERGED
 
 
-def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]:
+def export(params: Params, adapter: Path, out: Path, url: str) -> dict[str, Any]:
     """Write the merged model to `out` and compare it with the live one.
 
     Returns:
         Content of reports/export.json; `wrong` lists the differences that are too large.
     """
     settings = params.export
-    adapter = trained if params.train.method == "lora" else None
-    base = paths.BASE if adapter else trained
     with progress.doing("merge"):
-        merge(base, adapter, out, dtype=settings.dtype)
+        merge(paths.BASE, adapter, out, dtype=settings.dtype)
     started = time.monotonic()
-    live, effect, whole_effect, problem = record_live(params, trained, url)
+    live, effect, whole_effect, problem = record_live(params, adapter, url)
     took_s = time.monotonic() - started
     free_memory()  # for the process that loads the merged model
     limit = settings.max_logit_error or comparison.error_limit(settings.dtype, live.dtype)
@@ -84,7 +81,7 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
         measured = check(out, live, params, url=url, problem=problem)
     return {
         "base": str(paths.BASE),
-        "trained": str(trained),
+        "trained": str(adapter),
         "dtype": settings.dtype,
         "arithmetic": live.dtype,
         "megabytes": sum(f.stat().st_size for f in out.rglob("*") if f.is_file()) / 1e6,
@@ -99,7 +96,7 @@ def export(params: Params, trained: Path, out: Path, url: str) -> dict[str, Any]
 
 
 def record_live(
-    params: Params, trained: Path, url: str
+    params: Params, adapter: Path, url: str
 ) -> tuple[comparison.Record, float, float, str]:
     """Logits and completions of the live model on prompts of the environment.
 
@@ -110,9 +107,8 @@ def record_live(
     from agent.models.chat_template import ChatFormat
     from agent.policies.hf_policy import load_model
 
-    adapter = trained if params.train.method == "lora" else None
     with progress.doing("load the trained model"):
-        model, tokenizer = load_model(paths.BASE if adapter else trained, adapter=adapter)
+        model, tokenizer = load_model(paths.BASE, adapter=adapter)
     prompts, problem = gather_prompts(model, tokenizer, params, url)
     live = comparison.observe(
         model,

@@ -12,8 +12,8 @@ TEST = PROBLEMS / "test.parquet"
 PREPARED = Path("data/report.json")
 
 BASE = Path("models/base")
-TRAINED = {"lora": Path("models/adapter"), "full": Path("models/policy")}
-"""What training leaves, by `train.method`."""
+TRAINED = Path("models/adapter")
+"""What training leaves."""
 MERGED = Path("models/merged")
 
 GATE = Path("reports/gate.json")

@@ -1,13 +1,12 @@
 """Stage `train`: GRPO on trees of episodes, with the curriculum, from models/base.
 
-Writes models/adapter (models/policy with `train.method: full`), reports/train.parquet with a row
-per step, models/checkpoints, and some episodes of every `TABLE_EVERY`-th step in
-reports/raw_episodes.jsonl. Every `evaluate_every`-th row has figures of a few validation problems,
-which are never trained on. With `train.processes` above 1, this process has the environment and
-the MLflow run, and ranks train (`agent/training/ranks.py`, `train_rank.py`). A killed run resumes
-from the newest checkpoint, which has all state. The problems of a step depend only on the seed and
-the step's number. Checkpoints of other code, settings or data are renamed to
-models/checkpoints.<date>-<time>.
+Writes models/adapter, reports/train.parquet with a row per step, models/checkpoints, and some
+episodes of every `TABLE_EVERY`-th step in reports/raw_episodes.jsonl. Every `evaluate_every`-th row
+has figures of a few validation problems, which are never trained on. With `train.processes` above
+1, this process has the environment and the MLflow run, and ranks train (`agent/training/ranks.py`,
+`train_rank.py`). A killed run resumes from the newest checkpoint, which has all state. The problems
+of a step depend only on the seed and the step's number. Checkpoints of other code, settings or data
+are renamed to models/checkpoints.<date>-<time>.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ def run(params: Params, run: StageRun) -> Path:
     problems = read_problems(paths.TRAIN, settings.curriculum.levels)
     read_held_out(problems, settings)  # refuses one that is trained on
     require(paths.BASE, "warmstart")
-    if settings.method == "lora":
-        require_lora(paths.BASE, settings.lora)
+    require_lora(paths.BASE, settings.lora)
     start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, paths.BASE, paths.TRAIN))
     note = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
     reason = f"{start.reason}. {note}" if note else start.reason
@@ -91,7 +89,7 @@ def run(params: Params, run: StageRun) -> Path:
                 learn_in_ranks(params, job, processes)
         else:
             learn(params, run, url, problems, start, marks)
-    return paths.TRAINED[settings.method]
+    return paths.TRAINED
 
 
 def processes_here(wanted: int) -> int:
@@ -165,7 +163,7 @@ def learn(
         callbacks.begin(start.state)
         trainer.resume(start.checkpoint)
     if ranks.index() == 0:
-        with replacing(paths.TRAINED[settings.method]) as temporary:
+        with replacing(paths.TRAINED) as temporary:
             trainer.save_result(temporary)
         callbacks.log.write()
 

@@ -26,12 +26,12 @@ INDEX = "model.safetensors.index.json"
 """File that says which tensor is in which file, if there are several."""
 
 
-def merge(base: Path, adapter: Path | None, out: Path, *, dtype: str) -> None:
+def merge(base: Path, adapter: Path, out: Path, *, dtype: str) -> None:
     """Write `base` with `adapter` merged, and the tokenizer, in 16 bit.
 
     Args:
-        base: base of the adapter; without an adapter, the trained model itself.
-        adapter: PEFT adapter, or None.
+        base: base of the adapter.
+        adapter: PEFT adapter.
         out: folder to write.
         dtype: `float16` or `bfloat16`.
 
@@ -40,7 +40,7 @@ def merge(base: Path, adapter: Path | None, out: Path, *, dtype: str) -> None:
             base, or a weight overflows the dtype.
     """
     source = mergeable(base)
-    updates, scale = read_adapter(adapter) if adapter else ({}, 1.0)
+    updates, scale = read_adapter(adapter)
     left = set(updates)
     wanted = getattr(torch, dtype)
     out.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,6 @@ TRL = {
     "loss": "train/loss",
     "learning_rate": "train/learning_rate",
     "grad_norm": "train/grad_norm",
-    "kl": "train/reference_kl",
-    "clip_ratio/region_mean": "train/clip_ratio",
 }
 """Our names by TRL's; figures that `trainer.py` adds have our names from the start."""
 

@@ -1,4 +1,4 @@
-"""Weights that GRPO trains: a new adapter, the base's own adapter, or all weights; in float32.
+"""Weights that are trained: a new adapter, or the base's own; in float32.
 
 An optimizer step changes a weight by less than 16 bits can hold. TRL 1.15 casts the adapters of a
 4-bit base to bfloat16; at a learning rate of 1e-5, 97 % of their values then never change.
@@ -6,33 +6,24 @@ An optimizer step changes a weight by less than 16 bits can hold. TRL 1.15 casts
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel
 
-from agent.errors import LogprobCheckError, PolicyError
+from agent.errors import LogprobCheckError
 from agent.models.model_files import require_targets
 from agent.settings import TrainSettings
 
 
 def new_adapter(model: Any, settings: TrainSettings) -> LoraConfig | None:
-    """Config of the adapter that TRL adds; None if the base has one, or all weights are trained.
+    """Config of the adapter that TRL adds; None if the base has one.
 
     Raises:
-        PolicyError: the base has an adapter, but all weights are to be trained. Or it lacks a
-            layer that is to be adapted.
+        PolicyError: the base lacks a layer that is to be adapted.
     """
     if isinstance(model, PeftModel):
-        if settings.method == "full":
-            raise PolicyError(
-                "the base model has an adapter, which train.method=full would not merge. Set lora."
-            )
         model.set_adapter(model.active_adapter)  # loaded for inference, it is frozen
-        return None
-    if settings.method == "full":
         return None
     require_targets(model, settings.lora.targets, "the base model")
     return LoraConfig(
@@ -87,17 +78,3 @@ def require_finite(model: torch.nn.Module, step: int) -> None:
             f"step {step}: the weight {name} is not finite. Lower train.learning_rate, and run "
             "again to continue from the last checkpoint."
         )
-
-
-@contextmanager
-def replaced(model: torch.nn.Module, by: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Exchange the trained weights for others by name, for the duration of the block."""
-    weights = [(weight, by[name]) for name, weight in model.named_parameters() if name in by]
-    before = [weight.data for weight, _ in weights]
-    for weight, other in weights:
-        weight.data = other
-    try:
-        yield
-    finally:
-        for (weight, _), data in zip(weights, before, strict=True):
-            weight.data = data

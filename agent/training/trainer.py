@@ -7,20 +7,18 @@ the logging (`tasks/train.py`). A step:
 
 1. Play the groups with the live weights.
 2. Make rows, and cut them into micro-batches of at most `micro_batch_tokens`.
-3. Repeat `num_iterations` times: sum the gradients of all micro-batches, take an optimizer step,
-   and shorten it if it moved the policy too far (`trust_region.py`). The Trainer calls one such
-   update a step.
+3. Sum the gradients of all micro-batches, take an optimizer step, and shorten it if it moved the
+   policy too far (`trust_region.py`).
 
-The old log-probabilities come from the trainer's first update, not from the rollout. In float32
-the two agree to 1e-4, but in bfloat16 single tokens differ by 0.1, so ratios would not start at 1.
-The reference of `kl_beta` is the policy at the start: a frozen copy of the trained weights.
+The old log-probabilities come from the trainer, not from the rollout, so ratios are 1. In float32
+the two agree to 1e-4, but in bfloat16 single tokens differ by 0.1.
 
 Source: `GRPOTrainer` of TRL 1.15. Departures:
 
 - `training_step` loops over the micro-batches. TRL cuts a batch into a fixed number of equal parts
   and silently drops the remainder.
-- `tool_mask` contains env_mask x weight, so a weight multiplies the whole token loss, divergence
-  included. The normaliser is that of the whole step (`batching.py`).
+- `tool_mask` contains env_mask x weight, so a weight multiplies the whole token loss. The
+  normaliser is that of the whole step (`batching.py`).
 - Checkpoints are renamed into place when they are complete.
 - Trained weights are float32, whatever the base is. With float16, the loss is scaled.
 - With several ranks (`ranks.py`), each has all episodes and takes its share of the rows. DDP
@@ -93,7 +91,7 @@ class TreeGRPOTrainer(RowLossTrainer):
     """Trainer of a model on groups of episode trees.
 
     Args:
-        model: base in the precision of training; `method: lora` trains its adapter, or a new one.
+        model: base in the precision of training; its adapter is trained, or a new one.
         tokenizer: its tokenizer, with a padding token.
         settings: the section `train`.
         output_dir: folder of the checkpoints.
@@ -142,7 +140,6 @@ class TreeGRPOTrainer(RowLossTrainer):
                 note=lambda name, value: self._note(f"train/step_{name}", value),
             )
         )
-        self._reference = trained_weights.copies(self.live_model) if settings.kl_beta else {}
         self._needs_scale = needs_scale(self.live_model)
         self._rollout = rollout
         self._on_step = on_step
@@ -168,12 +165,12 @@ class TreeGRPOTrainer(RowLossTrainer):
         return (weight for weight in self.live_model.parameters() if weight.requires_grad)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """One item per update, its number from 0, so that a resume skips to the right one.
+        """One item per step, its number from 0, so that a resume skips to the right one.
 
-        Accelerate does not prepare it, because every rank takes every update.
+        Accelerate does not prepare it, because every rank takes every step.
         """
-        updates = range(self._settings.steps * self._settings.num_iterations)
-        return DataLoader(updates, batch_size=1, collate_fn=list)  # type: ignore[arg-type]
+        steps = range(self._settings.steps)
+        return DataLoader(steps, batch_size=1, collate_fn=list)  # type: ignore[arg-type]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the schedule of `learning_rate_factor`."""
@@ -185,10 +182,8 @@ class TreeGRPOTrainer(RowLossTrainer):
     def training_step(
         self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Play at the first update of a step; sum the gradients. Returns the update's loss."""
-        step, update = divmod(inputs[0], self._settings.num_iterations)
-        if update == 0:
-            self._batches = self._prepare_inputs([step])
+        """Play a step's episodes and sum the gradients. Returns the step's loss."""
+        self._batches = self._prepare_inputs(inputs)
         started = time.perf_counter()
         model.train()
         scaled = self._needs_scale and self._learns
@@ -196,16 +191,13 @@ class TreeGRPOTrainer(RowLossTrainer):
         with gradient_fits(self._settings.micro_batch_tokens):
             make = functools.partial(self._make_gradients, model)
             loss = scaled_backward(make, self._weights, scale)
-        if update == 0:
-            self._check_logprobs(step + 1)
-        else:
-            self._note_ratios()
+        self._check_logprobs(inputs[0] + 1)
         self._step += 1
         self._note("train/gradient_seconds", time.perf_counter() - started)
         return loss
 
     def _make_gradients(self, model: torch.nn.Module, scale: float = 1.0) -> torch.Tensor:
-        """Add the gradients of `scale` times the update's loss. Returns the loss."""
+        """Add the gradients of `scale` times the step's loss. Returns the loss."""
         self._compared = []
         loss = torch.zeros((), device=self.accelerator.device)
         for place, batch in enumerate(self._counted("gradient", self._batches), 1):
@@ -223,17 +215,14 @@ class TreeGRPOTrainer(RowLossTrainer):
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Play a step's episodes. Returns micro-batches with TRL's keys.
 
-        Rows without effect on the gradient are left out of the forward passes: no weight, or no
-        advantage without a `kl_beta`. The normaliser counts all rows. Steps that are due for the
-        check of log-probabilities forward all rows. If no row has an effect, the step leaves the
-        weights unchanged. Due steps depend on the step alone and not on a resume, so that a resumed
-        run measures its steps on the same tokens.
+        Rows without weight or advantage are left out of the forward passes. The normaliser counts
+        all rows. Steps that are due for the check of log-probabilities forward all rows. If no row
+        has an effect, the step leaves the weights unchanged. Due steps depend on the step alone and
+        not on a resume, so that a resumed run measures its steps on the same tokens.
         """
         step = generation_batch[0] + 1
         rows: Rows = self._generate_and_score_completions(generation_batch)
-        learning = [
-            row for row in rows.rows if row.has_gradient or (self.beta > 0 and row.weight > 0)
-        ]
+        learning = [row for row in rows.rows if row.has_gradient]
         self._learns = bool(learning)
         used = rows.rows if logprob_check.due(step, self._settings.logprob_check) else learning
         self._note("train/rows_forwarded", len(used))
@@ -241,15 +230,10 @@ class TreeGRPOTrainer(RowLossTrainer):
         device = self.accelerator.device
         trees = not token_logprobs.fused(device)
         of_rank = {"rank": ranks.index(), "ranks": ranks.count()}
-        batches = [
+        return [
             loss_inputs(batch, rows.normaliser, device)
             for batch in micro_batches(used, size, pad, trees=trees, **of_rank)
         ]
-        if self.beta > 0:
-            with trained_weights.replaced(self.live_model, self._reference):
-                for batch in self._counted("reference", batches):
-                    batch["ref_per_token_logps"] = self._logps_of(self.live_model, batch)
-        return batches
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Play a step's groups with the live weights. Returns their rows.
@@ -293,13 +277,6 @@ class TreeGRPOTrainer(RowLossTrainer):
             logprob_check.check(mismatch, exact=self._exact, step=step)
         self._resumed = False
 
-    def _note_ratios(self) -> None:
-        """Record the mean deviation of a later update's importance ratios from 1."""
-        now = np.concatenate([np.zeros(0), *(trainer for _, trainer in self._compared)])
-        parts = ranks.gather(np.expm1(now - old_logps(self._batches)))
-        if (moved := np.concatenate(parts)).size:
-            self._note("train/ratio_deviation", float(np.abs(moved).mean()))
-
     def _step_kl(self) -> float:
         """Divergence of the policy from the one that sampled, on a share of the step's rows."""
         shares = divergence_rows(self._batches)
@@ -317,10 +294,8 @@ class TreeGRPOTrainer(RowLossTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as TRL does, then call `on_step`, and report what it returns."""
         super().log(logs, start_time)
-        if "loss" in logs:
-            step = self.state.global_step // self._settings.num_iterations
-            if more := self._on_step(step, dict(logs)):
-                Trainer.log(self, dict(more))  # TRL would add its own figures again
+        if "loss" in logs and (more := self._on_step(self.state.global_step, dict(logs))):
+            Trainer.log(self, dict(more))  # TRL would add its own figures again
 
     def resume(self, checkpoint: Path | None) -> None:
         """Train to the last step, from a checkpoint if one is given."""
@@ -335,14 +310,13 @@ class TreeGRPOTrainer(RowLossTrainer):
         if ranks.index():
             self.store_flos()  # rank 0 waits for it when it saves
             return
-        folder = self._folder
-        with checkpoints.writing(folder, self.state.global_step) as aside:
+        folder, step = self._folder, self.state.global_step
+        with checkpoints.writing(folder, step) as aside:
             self._saving = aside.parent
             try:
                 super()._save_checkpoint(model, trial)
             finally:
                 self._saving = None
-            step = self.state.global_step // self._settings.num_iterations
             state = {"step": step, **self._extra_state()}
             (aside / checkpoints.STATE).write_text(json.dumps(state), encoding="utf-8")
         checkpoints.prune(folder, self._settings.keep_checkpoints)
@@ -356,6 +330,6 @@ class TreeGRPOTrainer(RowLossTrainer):
         return sum(p.numel() * (p.element_size() + 8) for p in trained) + 20_000_000
 
     def save_result(self, folder: Path) -> None:
-        """Save the adapter or the whole model, and the tokenizer, for `from_pretrained`."""
+        """Save the adapter and the tokenizer, for `from_pretrained`."""
         self.live_model.save_pretrained(str(folder))
         self._tokenizer.save_pretrained(str(folder))

@@ -15,9 +15,6 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from agent.settings import TrainSettings
 
-EPSILON_LOW, EPSILON_HIGH = 0.2, 0.28
-"""Ratios are clipped below and above 1 by these, as in DAPO: rare tokens may rise further."""
-
 
 def shared_arguments(train: TrainSettings, output_dir: Path, seed: int) -> dict[str, Any]:
     """Options of the Trainer that GRPO and the supervised training share."""
@@ -47,11 +44,10 @@ def training_arguments(
     TRL's other losses average or weigh whole rows, but the rows of a tree have unequal weights.
     """
     trees = settings.problems_per_step * settings.group_size
-    updates = settings.num_iterations
     arguments = GRPOConfig(
         **shared_arguments(settings, output_dir, settings.seed),
-        # Loop: trainer.py does a generation and then `num_iterations` optimizer steps.
-        max_steps=settings.steps * updates,
+        # Loop: trainer.py plays and takes one optimizer step.
+        max_steps=settings.steps,
         per_device_train_batch_size=trees,
         gradient_accumulation_steps=1,
         steps_per_generation=1,
@@ -61,11 +57,8 @@ def training_arguments(
         remove_unused_columns=False,
         # Loss.
         loss_type="dapo",
-        beta=0.0,  # trainer.py sets it, because TRL would load a reference by name
-        epsilon=EPSILON_LOW,
-        epsilon_high=EPSILON_HIGH,
+        beta=0.0,
         scale_rewards=settings.scale_rewards,
-        use_bias_correction_kl=False,
         disable_dropout=True,
         # Sampling: only the temperature has an effect, on the trainer's log-probabilities.
         temperature=temperature,
@@ -79,10 +72,10 @@ def training_arguments(
         max_grad_norm=0.1,
         tf32=False if torch.cuda.is_available() else None,
         # Logs, checkpoints.
-        logging_steps=updates,
+        logging_steps=1,
         log_multimodal=False,
         report_to=settings.report_to,
-        save_steps=settings.save_every * updates,
+        save_steps=settings.save_every,
         # Several processes: every weight has a gradient, and no buffer changes.
         ddp_find_unused_parameters=False,
         ddp_broadcast_buffers=False,
@@ -92,12 +85,11 @@ def training_arguments(
     return arguments
 
 
-def learning_rate_factor(update: int, settings: TrainSettings) -> float:
-    """Factor of the learning rate at an update (from 0), in (0, 1].
+def learning_rate_factor(step: int, settings: TrainSettings) -> float:
+    """Factor of the learning rate at a step (from 0), in (0, 1].
 
-    All updates on one rollout have the same factor. The Trainer's own warm-up starts at 0, which
-    wastes a step and hides a lost adapter from the check of log-probabilities at step 2.
+    The Trainer's own warm-up starts at 0, which wastes a step and hides a lost adapter from the
+    check of log-probabilities at step 2.
     """
-    step = update // settings.num_iterations
     warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
     return warm * (1.0 - step / settings.steps)

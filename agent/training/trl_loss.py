@@ -86,7 +86,6 @@ class RowLossTrainer(GRPOTrainer):
     def __init__(self, settings: TrainSettings, **of_trl: Any) -> None:
         super().__init__(**of_trl)
         self._settings = settings
-        self.beta = settings.kl_beta
         self._compared: list[tuple[np.ndarray, np.ndarray]] = []
 
     def compute_loss(

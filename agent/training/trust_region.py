@@ -8,9 +8,6 @@ hundred times as far as other steps and ruin it (docs/adr/0009). So each step is
 3. While it exceeds the limit, halve the step towards the remembered weights. After
    `MAX_HALVINGS` halvings, restore them.
 
-Several steps on one rollout share the limit, because only the policy that sampled the tokens gives
-a valid estimate. A step without room is undone.
-
 A step with non-finite weights has also spoilt the optimizer's moments. They are cleared, and the
 next step starts from new ones. No state is kept between steps, so a resumed run behaves the same.
 

@@ -25,7 +25,6 @@ def derive(params: Params) -> dict[str, str]:
     return {
         "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "tasks/warmstart.py",
-        "trained": "models/adapter" if params.train.method == "lora" else "models/policy",
         "problems": _existing(problems) or "tasks/data/read.py",
         "documents": _existing(documents) or "tasks/data/documents.py",
         "headings": _existing(titled) or "tasks/data/headings.py",

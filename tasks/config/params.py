@@ -63,19 +63,11 @@ class Params(Settings):
                 f"warmstart.kind: {kind} teaches another model than nano. Set model.source, or "
                 "kind: nano."
             )
-        if demonstrates and self.train.method == "full":
-            raise ValueError(f"train.method: full cannot train the adapter of {kind}. Set lora.")
         if self.model.source != NANO and self.warmstart.kind == "nano":
             raise ValueError(
                 f"warmstart.kind: nano is not {self.model.source}. Set auto, none, sft, or "
                 "model.source=nano."
             )
-        if self.model.quantisation == "none":
-            return
-        if self.train.method == "full":
-            raise ValueError(
-                "train.method: full cannot train 4-bit weights. Set lora, or "
-                "model.quantisation=none."
-            )
-        if self.model.source == NANO and self.warmstart.kind != "champion":
+        bare = self.model.source == NANO and self.warmstart.kind != "champion"
+        if bare and self.model.quantisation != "none":
             raise ValueError("model.quantisation: nano has no 4-bit weights. Set none.")

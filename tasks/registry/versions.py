@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tasks import paths
 from tasks.config import RESOLVED, read_resolved
-from tasks.errors import StageError, stage_named
+from tasks.errors import ConfigError, StageError, stage_named
 from tasks.io import digest, replacing
 from tasks.registry import trained_questions
 from tasks.tracking import lineage, runs
@@ -227,7 +227,15 @@ def settings(version: ModelVersion) -> Params:
         StageError: the artifact is gone.
         ConfigError: this version of the code cannot read them.
     """
-    return read_resolved(artifact(version) / "artifacts" / RESOLVED.name)
+    folder = artifact(version)
+    try:
+        return read_resolved(folder / "artifacts" / RESOLVED.name)
+    except ConfigError as error:
+        fault, *_ = str(error).splitlines()
+        raise ConfigError(
+            f"{named(version)} was registered by other code ({fault}). To ask it with the settings "
+            f"of today, name its folder: --model {folder / ARTIFACT}"
+        ) from None
 
 
 def trained_on(version: ModelVersion) -> Path | None:

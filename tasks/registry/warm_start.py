@@ -64,9 +64,8 @@ def write_source(params: Params, run: StageRun, folder: Path) -> str:
     """
     from agent.models.base_model import prepare_base
 
-    targets = params.train.lora.targets if params.train.method == "lora" else []
     with progress.doing(f"read {params.model.source}"):
-        origin = prepare_base(params.model, folder, targets=targets).origin
+        origin = prepare_base(params.model, folder, targets=params.train.lora.targets).origin
     _write_provenance(folder, {"from": origin})
     run.set_tags({"base": origin})
     return origin

@@ -153,7 +153,7 @@ def qwen_trainer(folder: Path, model: Any, log: Any = None, play: Any = play_qwe
 
 
 def gradients(trainer: Any) -> dict[str, torch.Tensor]:
-    """Gradients of the first update."""
+    """Gradients of the first step."""
     trainer.live_model.zero_grad()
     trainer.training_step(trainer.live_model, [0])
     return {

@@ -28,18 +28,15 @@ pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
-TWICE = {"num_iterations": 2, "kl_beta": 0.1, "max_step_kl": 1e-4}
 CASES: dict[str, dict[str, Any]] = {
-    "lora": {"method": "lora", **TWICE},
-    "full": {"method": "full", "micro_batch_tokens": 1},
+    "short": {"max_step_kl": 1e-4},
+    "row by row": {"micro_batch_tokens": 1},
 }
 NIGHTLY: dict[str, dict[str, Any]] = {
-    "full": {"method": "full", **TWICE, "max_step_kl": 1e-3},
-    "thrice": {"method": "lora", "num_iterations": 3},
-    "one batch": {"method": "full", "micro_batch_tokens": 1000, "scale_rewards": "group"},
+    "one batch": {"micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
     "no scale": {"scale_rewards": "none", "learning_rate": 2e-3},
-    "own": {"method": "lora", "inheritance": "own"},
+    "own": {"inheritance": "own"},
 }
 
 
@@ -83,15 +80,16 @@ def check_against_one(folder: Path, name: str, settings: dict[str, Any]) -> None
 def test_two_ranks_train_like_one_resume_and_undo_a_nan_of_one(tmp_path, monkeypatch, warm):
     folder = tmp_path / "two"
     cases: dict[str, Any] = {name: {"settings": settings} for name, settings in CASES.items()}
-    start = str(folder / "lora/checkpoint-4")
-    cases["resumed"] = {"settings": CASES["lora"], "start": start}
-    cases["nan"] = {"settings": {"method": "full", "max_step_kl": 1e-4}, "nan_at": 2}
+    start = str(folder / "short/checkpoint-2")
+    cases["resumed"] = {"settings": CASES["short"], "start": start}
+    cases["nan"] = {"settings": CASES["short"], "nan_at": 2}
     run_ranks(monkeypatch, warm, folder, cases)
     for name, settings in CASES.items():
         check_against_one(folder, name, settings)
-    whole, resumed = (weights_of(folder, name, 0) for name in ("lora", "resumed"))
+    whole, resumed = (weights_of(folder, name, 0) for name in ("short", "resumed"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    log, later = (json.loads((folder / f"{name}.json").read_text()) for name in ("lora", "resumed"))
+    parts = (folder / f"{name}.json" for name in ("short", "resumed"))
+    log, later = (json.loads(part.read_text()) for part in parts)
     assert [step for step, _ in later] == [3, 4]
     assert min(figures["train/step_scale"] for _, figures in log) < 1  # the limit did bite
 
@@ -119,7 +117,7 @@ def test_two_ranks_train_like_one_in_other_configurations(tmp_path, monkeypatch,
     ],
 )
 def test_a_rank_that_fails_ends_all_and_is_named(tmp_path, monkeypatch, warm, case, message):
-    case = case | {"settings": {"method": "full"}}
+    case = case | {"settings": {}}
     with pytest.raises(RankError, match=message):
         run_ranks(monkeypatch, warm, tmp_path, {"fails": case})
     check_all_ended(tmp_path)
@@ -132,7 +130,7 @@ def test_ranks_that_differ_are_refused_before_anything_is_played(tmp_path, monke
     check_all_ended(tmp_path)
 
 
-WAITS = {"waits": {"settings": {"method": "full"}, "fails_at": 2, "how": "wait"}}
+WAITS = {"waits": {"settings": {}, "fails_at": 2, "how": "wait"}}
 
 
 def test_a_signal_to_the_stage_ends_all_ranks(tmp_path, monkeypatch, warm):

@@ -1,4 +1,4 @@
-"""The trainer on 4-bit and 16-bit bases: number formats of weights, gradients and references."""
+"""The trainer on 4-bit and 16-bit bases: number formats of weights and gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from helpers.random_model import (
     write_base,
 )
 
-from agent.errors import PolicyError
 from agent.policies.hf_policy import load_model
 from agent.training import checkpoints, trained_weights
 
@@ -127,30 +126,6 @@ def test_gradients_of_a_float16_model_are_those_of_float32_with_the_scale(
     assert cosine(bare, exact) < 0.9  # control
 
 
-def test_the_reference_of_a_base_with_an_adapter_has_the_adapter(
-    taught: Path, tmp_path: Path
-) -> None:
-    trainer = qwen_trainer(tmp_path, load_model(taught)[0], kl_beta=0.1)
-    model = trainer.live_model
-    trainer.training_step(model, [0])
-    assert trainer._metrics["train"]["kl"] == [0.0] * len(trainer._batches)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "lora_B" in name:
-                weight += 0.05 * torch.randn(weight.shape)
-    (batch, *_) = trainer._batches
-    mask = batch["env_mask"]
-    moved = trainer._logps_of(model, batch)[mask]
-    with model.disable_adapter():
-        off = trainer._logps_of(model, batch)[mask]
-    with trained_weights.replaced(model, trainer._reference):
-        again = trainer._logps_of(model, batch)[mask]
-    reference = batch["ref_per_token_logps"][mask]
-    assert torch.equal(again, reference)
-    assert float((moved - reference).abs().mean()) > 0.01
-    assert float((off - reference).abs().mean()) > 0.01
-
-
 def test_the_adapter_of_a_base_is_trained_on_and_a_resumed_run_equals_an_uninterrupted_one(
     taught: Path, tmp_path: Path
 ) -> None:
@@ -159,10 +134,9 @@ def test_the_adapter_of_a_base_is_trained_on_and_a_resumed_run_equals_an_uninter
             raise KeyboardInterrupt
         return play_qwen(model, step)
 
-    options = {"kl_beta": 0.1}
     model, _ = load_model(taught)
     before = {n: w.detach().clone() for n, w in model.named_parameters() if "lora" in n}
-    whole = qwen_trainer(tmp_path / "whole", model, **options)
+    whole = qwen_trainer(tmp_path / "whole", model)
     weights = trained(whole)
     assert before.keys() == weights.keys()
     assert all(torch.equal(weights[name], value) for name, value in before.items())
@@ -170,22 +144,15 @@ def test_the_adapter_of_a_base_is_trained_on_and_a_resumed_run_equals_an_uninter
     whole.resume(None)
     assert any(not torch.equal(trained(whole)[name], value) for name, value in before.items())
 
-    cut = qwen_trainer(tmp_path / "cut", load_model(taught)[0], play=killed, **options)
+    cut = qwen_trainer(tmp_path / "cut", load_model(taught)[0], play=killed)
     with pytest.raises(KeyboardInterrupt):
         cut.resume(None)
     start = checkpoints.choose(tmp_path / "cut", {"a": 1})
     assert start.checkpoint is not None
-    resumed = qwen_trainer(tmp_path / "cut", load_model(taught)[0], **options)
+    resumed = qwen_trainer(tmp_path / "cut", load_model(taught)[0])
     resumed.resume(start.checkpoint)
     for name, value in trained(whole).items():
         assert torch.equal(trained(resumed)[name], value), name
-
-
-def test_all_weights_of_a_base_with_an_adapter_are_not_trained(
-    taught: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(PolicyError, match=r"has an adapter.*Set lora"):
-        qwen_trainer(tmp_path, load_model(taught)[0], method="full")
 
 
 @pytest.mark.parametrize(

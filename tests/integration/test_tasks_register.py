@@ -17,7 +17,7 @@ from agent.nano.warmstart import save
 from tasks import config, register
 from tasks.config.params import Params
 from tasks.config.settings import RegisterSettings
-from tasks.errors import StageError
+from tasks.errors import ConfigError, StageError
 from tasks.registry import versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import stage_run
@@ -112,6 +112,19 @@ def test_weights_that_are_to_be_served_otherwise_make_a_version(
         assert versions.settings(versions.get_version("rlm", version)) == params
         # Each way of serving keeps its version, with all that was decided about it.
         assert (registered(params)["version"], registered(params)["new"]) == (version, False)
+
+
+def test_a_version_of_other_code_is_refused_with_the_folder_to_ask(
+    folder: Path, server_params: Params, first: dict[str, Any]
+) -> None:
+    version = versions.get_version("rlm", first["version"])
+    path = versions.artifact(version) / "artifacts" / config.RESOLVED.name
+    kept = path.read_text()
+    path.write_text(kept.replace("\ntrain:\n", "\ntrain:\n  method: lora\n  kl_beta: 0.0\n"))
+    told = rf"train\.method: unknown key.* --model {path.parent}/merged$"
+    with pytest.raises(ConfigError, match=told):
+        versions.settings(version)
+    path.write_text(kept)
 
 
 def test_a_version_carries_its_lineage(

@@ -93,7 +93,7 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(
 ):
     monkeypatch.setattr(train, "TABLE_EVERY", 2)
     params = with_train(server_params)
-    assert run_stage(params) == paths.TRAINED["lora"]
+    assert run_stage(params) == paths.TRAINED
     assert start_of(params) == "no checkpoint: starting clean"
     for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json"):
         assert (project / "models/adapter" / name).is_file()
@@ -140,7 +140,7 @@ def test_two_processes_play_and_train_one_run(project, server_params, monkeypatc
     monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     params = with_train(server_params, steps=2, processes=2, evaluate_every=1, evaluate_problems=1)
-    assert run_stage(params) == paths.TRAINED["lora"]
+    assert run_stage(params) == paths.TRAINED
     assert (project / "models/adapter/adapter_model.safetensors").is_file()
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1, 2]
     rows = pd.read_parquet("reports/train.parquet")
@@ -180,7 +180,7 @@ def test_held_out_evaluations_change_nothing_of_the_training(project, server_par
         saved = train.CHECKPOINTS / "checkpoint-2"
         optimizer = torch.load(saved / "optimizer.pt", weights_only=True)["state"]
         random = torch.load(saved / "rng_state.pth", weights_only=False)["cpu"]
-        weights = (paths.TRAINED["lora"] / "adapter_model.safetensors").read_bytes()
+        weights = (paths.TRAINED / "adapter_model.safetensors").read_bytes()
         results.append((rows, weights, optimizer, random))
     (without, *before), (evaluated, *after) = results
     assert before[0] == after[0]
@@ -241,7 +241,7 @@ def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
             process.communicate()  # until all that held its output are gone
     reached = max(checkpoints.steps(train.CHECKPOINTS))
     assert reached < 15
-    assert not paths.TRAINED["lora"].exists()
+    assert not paths.TRAINED.exists()
 
     # The shorter way to the end; what decides the weights is unchanged.
     saved = pd.read_parquet("reports/train.parquet") if reached > 1 else None

@@ -89,7 +89,6 @@ WRONG: list[tuple[list[str], str]] = [
     (["train.processes=3", "train.problems_per_step=2"], "exceeds problems_per_step"),
     ([QWEN], "warmstart.kind"),
     (["model.quantisation=nf4"], "nano has no 4-bit weights"),
-    ([QWEN, "warmstart.kind=none", "model.quantisation=nf4", "train.method=full"], "train.method"),
     (["model.template_kwargs={a: null}"], "model.template_kwargs"),
     (["warmstart.sft.base_url=http://me:sesame@host/v1"], "sft.base_url: Value error, an address"),
 ]
@@ -204,7 +203,6 @@ HUB = ["prepare.source=hub", "prepare.hub.name=mine.jsonl"]
 @pytest.mark.parametrize(
     ("overrides", "name", "wanted"),
     [
-        (["train.method=full"], "trained", "models/policy"),
         (["model.template=mine.jinja"], "template", "mine.jinja"),
         (["model.source=mine", "warmstart.kind=none"], "model", "mine"),
         ([QWEN, "warmstart.kind=none"], "model", None),  # on the Hub
