@@ -217,12 +217,6 @@ class CurriculumSettings(Settings):
         return "off" if value is False else value  # YAML reads a bare `off` as false
 
 
-class LogprobCheckSettings(Settings):
-    """Check of the rollout's log-probabilities, whose limits `logprob_check.py` has."""
-
-    every: int = Field(10, ge=1, description="steps between checks after steps 1 and 2")
-
-
 class TrainSettings(Settings):
     """GRPO."""
 
@@ -267,7 +261,6 @@ class TrainSettings(Settings):
         12, ge=1, le=10_000, description="validation problems of each level in an evaluation"
     )
     curriculum: CurriculumSettings = CurriculumSettings()
-    logprob_check: LogprobCheckSettings = LogprobCheckSettings()
     report_to: list[str] = Field([], description="loggers of the Trainer: `wandb`, `tensorboard`")
     seed: int = Field(0, ge=0)
 

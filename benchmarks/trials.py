@@ -319,11 +319,11 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(out)
 
 
-def differences(rows: Sequence[Row], arm: str = "GRPO") -> str:
-    """This arm minus each other one of the same seed, paired by prompt."""
+def differences(rows: Sequence[Row]) -> str:
+    """GRPO minus each other arm of the same seed, paired by prompt."""
     out = ["| | F1 greedy | F1 sampled |", "|---|---|---|"]
-    mine = [row for row in rows if row["arm"] == arm]
-    for other in dict.fromkeys(row["arm"] for row in rows if row["arm"] != arm):
+    mine = [row for row in rows if row["arm"] == "GRPO"]
+    for other in dict.fromkeys(row["arm"] for row in rows if row["arm"] != "GRPO"):
         others = {row["seed"]: row for row in rows if row["arm"] == other}
         seeds = [0] * len(mine) if ARMS[other].untaught else [row["seed"] for row in mine]
         pairs = [
@@ -339,7 +339,7 @@ def differences(rows: Sequence[Row], arm: str = "GRPO") -> str:
                 )
                 for mode in MODES
             ]
-            out.append(f"| {arm} minus {other} | {' | '.join(cells)} |")
+            out.append(f"| GRPO minus {other} | {' | '.join(cells)} |")
     return "\n".join(out)
 
 

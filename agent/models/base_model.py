@@ -79,23 +79,20 @@ class SourceModel:
         return [name for name in self.sizes if _WEIGHTS.fullmatch(name)]
 
 
-def prepare_base(
-    settings: ModelSettings, out: Path, *, targets: Sequence[str] = (), device: str | None = None
-) -> SourceModel:
+def prepare_base(settings: ModelSettings, out: Path, *, targets: Sequence[str] = ()) -> SourceModel:
     """Write `model.source` as a base model.
 
     Args:
         settings: the section `model`, with a source other than nano.
         out: folder to write: the model and its tokenizer; with `nf4`, the same in `twin/`.
         targets: names of layers that will get an adapter.
-        device: default: the GPU of this process if it has one, else cpu.
 
     Raises:
         PolicyError: the model does not exist, is not accessible, or has no safetensors or GGUF. Or
             it is an adapter, is quantised already, lacks a layer of `targets`, cannot be played, or
             the disk or the memory has no room.
     """
-    device = device or model_files.this_device()
+    device = model_files.this_device()
     dtype = model_files.compute_dtype(device)
     source = require_source(settings, out, device)
     with TemporaryDirectory() as unpacked:

@@ -6,7 +6,7 @@ derived from the template once and appended as ids. So a conversation only grows
 exactly the ids of the rollout. Neighbour: `hf_policy.py` plays with these ids.
 
 `bake` fixes a base model's template, with its arguments, in the tokenizer. So every later reader
-renders the same prompts without arguments: the stages, an engine, a user of the merged model.
+renders the same prompts without arguments: the stages, a server, a user of the merged model.
 """
 
 from __future__ import annotations

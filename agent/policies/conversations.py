@@ -1,4 +1,4 @@
-"""Token ids of the frames in play: the same for every engine that samples the turns.
+"""Token ids of the frames in play, whether turns are sampled or known as text.
 
 A conversation only grows. Sampled ids are kept and never encoded again from text. Neighbours:
 `chat_template.py` (ids of messages), `hf_policy.py` (samples turns).

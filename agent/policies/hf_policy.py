@@ -32,7 +32,6 @@ def load_model(
     path: str | Path,
     *,
     adapter: str | Path | None = None,
-    device: str | None = None,
     dtype: Any = None,
 ) -> tuple[Any, Any]:
     """Load a model, in 16 bit, float32 or NF4, and its tokenizer for inference.
@@ -40,7 +39,6 @@ def load_model(
     Args:
         path: folder of a saved model and its tokenizer; a string can be a name on the Hub.
         adapter: saved PEFT adapter, which is applied but not merged; default: the folder's own.
-        device: default: the GPU of this process if it has one, else cpu.
         dtype: default: as `model_files.saved_dtype` says.
 
     Raises:
@@ -52,7 +50,7 @@ def load_model(
             raise PolicyError(f"{folder}: no such folder. Run the stage that writes it.")
     if adapter is None and (own := Path(path) / model_files.ADAPTER).is_dir():
         adapter = own
-    device = device or model_files.this_device()
+    device = model_files.this_device()
     with model_files.reading(path, "Run the stage that writes it again."):
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)

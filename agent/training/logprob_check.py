@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.errors import LogprobCheckError
-from agent.settings import LogprobCheckSettings
 
+EVERY = 10
+"""Steps between checks after steps 1 and 2."""
 EXACT = {"max": 1e-3}
 """Limits of float32."""
 ROUNDED = {"mean": 0.05, "p99": 0.5}
@@ -44,20 +45,15 @@ def measure(rollout_N: NDArray[np.float32], trainer_N: NDArray[np.float32]) -> M
     )
 
 
-def due(step: int, settings: LogprobCheckSettings) -> bool:
-    """Whether a step (from 1) is checked: 1, 2 and every N; the trainer adds those after a resume.
+def due(step: int) -> bool:
+    """Whether a step (from 1) is checked; the trainer adds the first one after a resume.
 
     Step 2 is needed because a fresh adapter changes nothing: a lost one passes at step 1.
     """
-    return step <= 2 or step % settings.every == 0
+    return step <= 2 or step % EVERY == 0
 
 
-def check(
-    mismatch: Mismatch,
-    *,
-    exact: bool,
-    step: int,
-) -> None:
+def check(mismatch: Mismatch, *, exact: bool, step: int) -> None:
     """Stop a run whose log-probabilities disagree.
 
     Args:

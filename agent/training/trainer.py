@@ -196,7 +196,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         self._note("train/gradient_seconds", time.perf_counter() - started)
         return loss
 
-    def _make_gradients(self, model: torch.nn.Module, scale: float = 1.0) -> torch.Tensor:
+    def _make_gradients(self, model: torch.nn.Module, scale: float) -> torch.Tensor:
         """Add the gradients of `scale` times the step's loss. Returns the loss."""
         self._compared = []
         loss = torch.zeros((), device=self.accelerator.device)
@@ -224,7 +224,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         rows: Rows = self._generate_and_score_completions(generation_batch)
         learning = [row for row in rows.rows if row.has_gradient]
         self._learns = bool(learning)
-        used = rows.rows if logprob_check.due(step, self._settings.logprob_check) else learning
+        used = rows.rows if logprob_check.due(step) else learning
         self._note("train/rows_forwarded", len(used))
         size, pad = self._settings.micro_batch_tokens, int(self._tokenizer.pad_token_id)
         device = self.accelerator.device
@@ -272,7 +272,7 @@ class TreeGRPOTrainer(RowLossTrainer):
         # TRL's figure counts weights as tokens.
         self._note("train/entropy", -float(trainer.mean()) if len(trainer) else 0.0)
         # After a resume, the first step with a comparison is checked too.
-        due = self._resumed or logprob_check.due(step, self._settings.logprob_check)
+        due = self._resumed or logprob_check.due(step)
         if due or not math.isfinite(mismatch.max):
             logprob_check.check(mismatch, exact=self._exact, step=step)
         self._resumed = False

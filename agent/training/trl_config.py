@@ -57,12 +57,10 @@ def training_arguments(
         remove_unused_columns=False,
         # Loss.
         loss_type="dapo",
-        beta=0.0,
         scale_rewards=settings.scale_rewards,
         disable_dropout=True,
         # Sampling: only the temperature has an effect, on the trainer's log-probabilities.
         temperature=temperature,
-        vllm_importance_sampling_correction=False,
         # Optimizer.
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",  # replaced: see learning_rate_factor

@@ -119,10 +119,10 @@ def _refusal(log: Path) -> str | None:
     return str(reasons[-1]) if reasons else None
 
 
-def _tail(log: Path, lines: int = 15) -> str:
+def _tail(log: Path) -> str:
     """The last lines of a log."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    return "\n".join(text.splitlines()[-lines:]) or "(its log is empty)"
+    return "\n".join(text.splitlines()[-15:]) or "(its log is empty)"
 
 
 def _stop(server: subprocess.Popen[bytes], owner: int) -> None:

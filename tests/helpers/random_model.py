@@ -65,51 +65,46 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return whole
 
 
-def qwen(seed: int = 0, layers: int = 2, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
+def qwen(layers: int = 2, dtype: torch.dtype = torch.float32) -> Qwen3ForCausalLM:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     return Qwen3ForCausalLM(Qwen3Config(**SIZES, num_hidden_layers=layers)).to(dtype)
 
 
-def llama(seed: int = 0, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+def llama(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     rope = {"rope_type": "default", "rope_theta": 1e5}
     config = LlamaConfig(**SIZES, num_hidden_layers=2, rope_parameters=rope)
     return LlamaForCausalLM(config).to(dtype)
 
 
-def save_qwen(folder: Path, dtype: torch.dtype = torch.bfloat16) -> Path:
+def save_qwen(folder: Path) -> Path:
     """Write the model as it would be on the Hub: 16 bit, with its tokenizer."""
-    qwen(dtype=dtype).save_pretrained(folder)
+    qwen(dtype=torch.bfloat16).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 
 
-def write_base(
-    monkeypatch: Any, source: Path, out: Path, dtype: torch.dtype, quantisation: str = "nf4"
-) -> Path:
-    """Write a base as on a device that computes in `dtype`."""
+def write_base(monkeypatch: Any, source: Path, out: Path, dtype: torch.dtype) -> Path:
+    """Write a 4-bit base as on a device that computes in `dtype`."""
     from agent.models import base_model, model_files
 
     with monkeypatch.context() as patched:
         patched.setattr(model_files, "compute_dtype", lambda device: dtype)
-        settings = ModelSettings.model_validate(
-            {"source": str(source), "quantisation": quantisation}
-        )
-        base_model.prepare_base(settings, out)
+        base_model.prepare_base(ModelSettings(source=str(source), quantisation="nf4"), out)
     return out
 
 
-def write_adapter(base: Path, out: Path, scale: float = 0.02, seed: int = 1) -> Path:
+def write_adapter(base: Path, out: Path, scale: float = 0.02) -> Path:
     """Write an adapter whose updates are as large as after training."""
     from peft import LoraConfig, get_peft_model
 
     from agent.policies.hf_policy import load_model
 
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
     config = LoraConfig(r=16, lora_alpha=16, target_modules=PROJECTIONS, task_type="CAUSAL_LM")
     model = get_peft_model(load_model(base)[0], config)
     for name, weight in model.named_parameters():
@@ -143,13 +138,13 @@ def play_qwen(model: Any, step: int) -> list[list[Trajectory]]:
     return play_trees(model, step, scale=10, more=1)
 
 
-def qwen_trainer(folder: Path, model: Any, log: Any = None, play: Any = play_qwen, **changes: Any):
+def qwen_trainer(folder: Path, model: Any, play: Any = play_qwen, **changes: Any):
     """A trainer of three steps."""
     from helpers.tiny_trees import SETTINGS, make_trainer
 
     own = {"steps": 3, "learning_rate": 1e-3, "micro_batch_tokens": 60}
     settings = TrainSettings.model_validate(SETTINGS.model_dump() | own | changes)
-    return make_trainer(folder, settings, play, log, model, tokenizer())
+    return make_trainer(folder, settings, play, model=model, tokenizer=tokenizer())
 
 
 def gradients(trainer: Any) -> dict[str, torch.Tensor]:

@@ -12,7 +12,6 @@ import torch
 from agent.policies.base import TurnReply
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
-from env.models import Finish
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -30,10 +29,10 @@ SETTINGS = TrainSettings(
 )
 
 
-def tiny_model(seed: int = 0) -> LlamaForCausalLM:
+def tiny_model() -> LlamaForCausalLM:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=32,
@@ -60,12 +59,10 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def random_turn(
-    rng: np.random.Generator, prompt: list[int], length: int, finish: Finish = "stop"
-) -> TurnRecord:
+def random_turn(rng: np.random.Generator, prompt: list[int], length: int) -> TurnRecord:
     """A turn of random tokens, whose log-probabilities `note_logprobs` adds."""
     sampled = [int(token) for token in rng.integers(2, VOCAB, length)]
-    return TurnRecord("", "", finish, prompt_ids=prompt, sampled_ids=sampled)
+    return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled)
 
 
 def note_logprobs(model: torch.nn.Module, trees: Sequence[Trajectory]) -> None:

@@ -153,7 +153,7 @@ def test_code_in_a_model_folder_is_refused_and_nobody_is_asked(tmp_path, monkeyp
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: ...\n")
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks"))
     with pytest.raises(PolicyError, match="code of its own"):
-        load_model(tmp_path, device="cpu")
+        load_model(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_model_is_refused(tmp_path, kind, word):
         (saved(tmp_path) / "model.safetensors").unlink()
         torch.save(tiny().state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(PolicyError, match=word):
-        load_model(tmp_path / "nothing" if kind == "none" else tmp_path, device="cpu")
+        load_model(tmp_path / "nothing" if kind == "none" else tmp_path)
 
 
 def test_an_adapter_is_laid_onto_its_base(tmp_path):
@@ -181,7 +181,7 @@ def test_an_adapter_is_laid_onto_its_base(tmp_path):
         assert got != pytest.approx(sampled_logps(tiny(), turns).tolist(), abs=1e-2)
     (tmp_path / "adapter/adapter_model.safetensors").rename(tmp_path / "adapter/adapter_model.bin")
     with pytest.raises(PolicyError, match=r"adapter_model\.safetensors is missing"):
-        load_model(tmp_path / "base", adapter=tmp_path / "adapter", device="cpu")
+        load_model(tmp_path / "base", adapter=tmp_path / "adapter")
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.6)])
