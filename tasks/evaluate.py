@@ -28,7 +28,7 @@ from rich.console import Console
 from agent.errors import PolicyError
 from agent.evaluation.report import EpisodeRow, Mode, compare_models, episode_row, transcript
 from agent.evaluation.statistics import Bootstrap, choose_problems
-from agent.rollouts.specs import EpisodeSpec, read_specs
+from agent.rollouts.specs import EpisodeSpec, by_difficulty, read_specs
 from agent.settings import GenerationSettings
 from env.errors import EpisodeError
 from tasks import paths
@@ -113,10 +113,9 @@ def choose(path: Path, count: int, seed: int) -> list[EpisodeSpec]:
         StageError: the file is missing.
     """
     specs = {spec.problem_id: spec for spec in read_specs(path)}
-    levels: dict[str, list[str]] = {}
-    for spec in specs.values():
-        levels.setdefault(spec.difficulty, []).append(spec.problem_id)
-    chosen = choose_problems(levels, count, seed)
+    levels = by_difficulty(specs.values()).items()
+    ids = {level: [spec.problem_id for spec in of_level] for level, of_level in levels}
+    chosen = choose_problems(ids, count, seed)
     if len(chosen) < count:
         logger.warning("%s has %d problems: all are played, not %d", path, len(chosen), count)
     return [

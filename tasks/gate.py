@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from agent.rollouts.specs import EpisodeSpec, read_specs
+from agent.rollouts.specs import EpisodeSpec, by_difficulty, read_specs
 from agent.rollouts.trajectory import SUCCESS_AT, Trajectory
 from rewards.settings import RewardSettings
 from rewards.spans import distinct_items, quoted_text
@@ -122,11 +122,9 @@ def by_level(path: Path, seed: int) -> dict[str, list[EpisodeSpec]]:
     """
     specs = sorted(read_specs(path), key=lambda spec: spec.difficulty)
     random.Random(seed).shuffle(specs)
-    levels: dict[str, list[EpisodeSpec]] = {}
-    for number, spec in enumerate(specs):
-        seeded = replace(spec, seed=seed * 1_000_003 + number)
-        levels.setdefault(spec.difficulty, []).append(seeded)
-    return levels
+    return by_difficulty(
+        replace(spec, seed=seed * 1_000_003 + number) for number, spec in enumerate(specs)
+    )
 
 
 def probe(

@@ -12,7 +12,7 @@ import numpy as np
 
 from agent.evaluation.report import EpisodeRow, episode_row, mean
 from agent.evaluation.statistics import Bootstrap
-from agent.rollouts.specs import EpisodeSpec
+from agent.rollouts.specs import EpisodeSpec, by_difficulty
 from agent.rollouts.trajectory import Trajectory
 
 _BOOTSTRAP = Bootstrap(1000, 0)
@@ -20,13 +20,10 @@ _BOOTSTRAP = Bootstrap(1000, 0)
 
 def choose_held_out(specs: Sequence[EpisodeSpec], count: int, seed: int) -> list[EpisodeSpec]:
     """Up to `count` problems of each level; the same arguments give the same problems."""
-    levels: dict[str, list[EpisodeSpec]] = {}
-    for spec in specs:
-        levels.setdefault(spec.difficulty, []).append(spec)
     rng = np.random.default_rng(seed)
     return [
         of_level[place]
-        for of_level in levels.values()
+        for of_level in by_difficulty(specs).values()
         for place in sorted(rng.permutation(len(of_level))[:count])
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,3 +30,11 @@ def read_specs(path: Path) -> list[EpisodeSpec]:
         SettingsError: the file or one of its columns is missing.
     """
     return [EpisodeSpec(**row) for row in read_columns(path, _COLUMNS)]
+
+
+def by_difficulty(specs: Iterable[EpisodeSpec]) -> dict[str, list[EpisodeSpec]]:
+    """Specs of each difficulty, in their order."""
+    levels: dict[str, list[EpisodeSpec]] = {}
+    for spec in specs:
+        levels.setdefault(spec.difficulty, []).append(spec)
+    return levels

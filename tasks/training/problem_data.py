@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from agent.evaluation.held_out import choose_held_out
-from agent.rollouts.specs import EpisodeSpec, read_specs
+from agent.rollouts.specs import EpisodeSpec, by_difficulty, read_specs
 from tasks import paths
 from tasks.errors import StageError
 
@@ -28,9 +28,7 @@ def read_problems(path: Path, levels: Sequence[str]) -> dict[str, list[EpisodeSp
         SettingsError: the data is missing.
         StageError: a level has no problems.
     """
-    problems: dict[str, list[EpisodeSpec]] = {}
-    for spec in sorted(read_specs(path), key=lambda spec: spec.difficulty):
-        problems.setdefault(spec.difficulty, []).append(spec)
+    problems = by_difficulty(sorted(read_specs(path), key=lambda spec: spec.difficulty))
     if missing := [level for level in levels if level not in problems]:
         raise StageError(
             f"{path} has no problem of difficulty {', '.join(missing)}. Change "
