@@ -10,6 +10,7 @@ Source: `SFTTrainer` of TRL 1.15. Departures:
   (`token_logprobs.py`), which reads a beginning that rows of a batch share once.
 - TRL casts the adapter of a 4-bit base to bfloat16, which rounds small steps away. It is float32.
 - Gradients of a float16 model are made with a scaled loss (`loss_scale.py`). TRL has none.
+- Checkpoints are renamed into place when they are complete (`saving.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerState,
+)
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -33,7 +38,9 @@ from agent.errors import PolicyError
 from agent.models.model_files import gradient_fits, this_device
 from agent.settings import SftSettings, TrainSettings
 from agent.training import token_logprobs, trained_weights
+from agent.training.checkpoints import Resume
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
+from agent.training.saving import WholeCheckpoints
 from agent.training.trl_config import shared_arguments
 
 if SFTTrainer.__name__ != "SFTTrainer":
@@ -46,6 +53,8 @@ if SFTTrainer.__name__ != "SFTTrainer":
 OnSupervisedStep = Callable[[int, dict[str, float]], None]
 """Called with the optimizer step and the trainer's figures, `loss` among them."""
 
+SAVE_EVERY = 20
+"""Steps between checkpoints, which are minutes on a small card."""
 _WARMUP = 0.05
 """Share of the steps in which the learning rate rises."""
 
@@ -93,7 +102,7 @@ class TokenBatches:
         return len(self._batches)
 
 
-class AdapterTrainer(SFTTrainer):
+class AdapterTrainer(WholeCheckpoints, SFTTrainer):
     """Trainer of an adapter on rows of token ids.
 
     Args:
@@ -102,8 +111,8 @@ class AdapterTrainer(SFTTrainer):
         rows: conversations with labels.
         settings: the section `warmstart.sft`.
         train: adapter, micro-batches and checkpointing of the section `train`.
-        output_dir: folder for temporary files.
         on_step: receives each step's figures.
+        start: folder of the checkpoints, and the one to go on from.
     """
 
     def __init__(
@@ -114,14 +123,16 @@ class AdapterTrainer(SFTTrainer):
         settings: SftSettings,
         train: TrainSettings,
         *,
-        output_dir: Path,
         on_step: OnSupervisedStep,
+        start: Resume,
     ) -> None:
-        self._on_step = on_step
+        self._on_step, self._start = on_step, start
+        self.folder, self.kept = start.folder, 1
+        self.extra_state = lambda: {"fingerprint": dict(start.fingerprint)}
         self._batches = TokenBatches(rows, settings, train)
         adapter = trained_weights.new_adapter(model, train)
         originals = trained_weights.own_adapter(model)
-        arguments = supervised_arguments(settings, train, output_dir, self._batches.together)
+        arguments = supervised_arguments(settings, train, start.folder, self._batches.together)
         if model.is_gradient_checkpointing:
             arguments.gradient_checkpointing = False  # the Trainer would replace what is there
         super().__init__(
@@ -135,6 +146,14 @@ class AdapterTrainer(SFTTrainer):
         adapted: Any = self.model
         trained_weights.restore_float32(adapted, originals)
         self._needs_scale = needs_scale(adapted)
+
+    def resume(self) -> None:
+        """Train to the last step, from the checkpoint if there is one."""
+        if checkpoint := self._start.checkpoint:
+            state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            for _ in range(int(state.epoch or 0)):
+                list(self._batches)  # the order of the next epoch depends on those before
+        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Micro-batches; accelerate would deal them to ranks."""
@@ -210,10 +229,10 @@ def supervised_arguments(
         warmup_steps=_WARMUP,
         adam_beta2=0.95,
         max_grad_norm=1.0,
-        # Logs; nothing is saved but the result.
+        # Logs, checkpoints.
         logging_steps=1,
         report_to=[],
-        save_strategy="no",
+        save_steps=SAVE_EVERY,
     )
     # With more GPUs, the Trainer would split each batch with nn.DataParallel.
     arguments._n_gpu = 1
@@ -237,26 +256,25 @@ def train_adapter(
     *,
     out: Path,
     on_step: OnSupervisedStep,
+    start: Resume,
 ) -> None:
     """Train an adapter of a base model and save it in a folder.
 
     Args:
-        model, tokenizer, rows, settings, train, on_step: as in `AdapterTrainer`.
+        model, tokenizer, rows, settings, train, on_step, start: as in `AdapterTrainer`.
         out: folder of the adapter.
 
     Raises:
+        CheckpointError: a checkpoint can't be written.
         PolicyError: the training broke the weights.
     """
-    with TemporaryDirectory() as folder:
-        trainer = AdapterTrainer(
-            model, tokenizer, rows, settings, train, output_dir=Path(folder), on_step=on_step
+    trainer = AdapterTrainer(model, tokenizer, rows, settings, train, on_step=on_step, start=start)
+    with gradient_fits(train.micro_batch_tokens):
+        trainer.resume()
+    adapted: Any = trainer.model
+    if name := trained_weights.not_finite(adapted):
+        raise PolicyError(
+            f"the weight {name} of the adapter is not finite after the training. Lower "
+            "warmstart.sft.learning_rate."
         )
-        with gradient_fits(train.micro_batch_tokens):
-            trainer.train()
-        adapted: Any = trainer.model
-        if name := trained_weights.not_finite(adapted):
-            raise PolicyError(
-                f"the weight {name} of the adapter is not finite after the training. Lower "
-                "warmstart.sft.learning_rate."
-            )
-        adapted.save_pretrained(str(out))
+    adapted.save_pretrained(str(out))

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from peft import load_peft_weights, set_peft_model_state_dict
+from pydantic import TypeAdapter
 from transformers import AutoConfig, AutoTokenizer
 
 from agent.demonstrations.rows import DemonstrationRow
@@ -33,6 +34,7 @@ from agent.demonstrations.supervised import OnSupervisedStep, train_adapter
 from agent.errors import PolicyError
 from agent.models import model_files
 from agent.settings import LoraSettings, SftSettings, TrainSettings
+from agent.training.checkpoints import Resume
 from env import variables
 
 _STEP = "sft step: "
@@ -114,6 +116,7 @@ def train_with_unsloth(
     frame_tokens: int,
     threads: int,
     on_step: OnSupervisedStep,
+    start: Resume,
 ) -> None:
     """Train a new adapter of a base model and save it in a folder.
 
@@ -126,6 +129,7 @@ def train_with_unsloth(
         frame_tokens: tokens of one frame's conversation.
         threads: CPU threads of torch.
         on_step: receives each step's figures.
+        start: as in `AdapterTrainer`.
 
     Raises:
         PolicyError: the process failed; the message has its last lines.
@@ -133,9 +137,15 @@ def train_with_unsloth(
     with TemporaryDirectory(prefix="rlm-unsloth-") as folder:
         job, errors = Path(folder, "job.json"), Path(folder, "errors.txt")
         folders = {"base": str(base.resolve()), "out": str(out.resolve())}
+        saved = {
+            "folder": str(start.folder.resolve()),
+            "checkpoint": start.checkpoint and str(start.checkpoint.resolve()),
+            "fingerprint": dict(start.fingerprint),
+        }
         sizes = {"frame_tokens": frame_tokens, "threads": threads}
         sections = {"settings": settings.model_dump(), "train": train.model_dump()}
-        job.write_text(json.dumps({**folders, **sizes, **sections, "rows": rows}), encoding="utf-8")
+        data = {**folders, **sizes, **sections, "rows": rows, "start": saved}
+        job.write_text(json.dumps(data), encoding="utf-8")
         with (
             errors.open("w", encoding="utf-8") as stderr,
             subprocess.Popen(
@@ -183,6 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         *(model, tokenizer, job["rows"], settings, train),
         out=Path(job["out"]),
         on_step=lambda step, figures: print(_STEP + json.dumps([step, figures]), flush=True),  # noqa: T201
+        start=TypeAdapter(Resume).validate_python(job["start"]),
     )
 
 

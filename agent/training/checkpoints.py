@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,18 @@ class Start:
     checkpoint: Path | None
     state: dict[str, Any] | None
     reason: str
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where a training goes on, and what a later one needs to go on from it."""
+
+    folder: Path
+    """Folder of the checkpoints."""
+    checkpoint: Path | None = None
+    """One of them, or None for a clean start."""
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    """That of the run, as in `choose`."""
 
 
 @contextmanager

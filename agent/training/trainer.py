@@ -28,7 +28,6 @@ Source: `GRPOTrainer` of TRL 1.15. Departures:
 from __future__ import annotations
 
 import functools
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +47,6 @@ from agent.models.model_files import gradient_fits
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import TrainSettings
 from agent.training import (
-    checkpoints,
     logprob_check,
     ranks,
     token_logprobs,
@@ -57,6 +55,7 @@ from agent.training import (
 from agent.training.batching import Rows, make_rows, micro_batches
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
 from agent.training.metrics import rollout_metrics
+from agent.training.saving import WholeCheckpoints
 from agent.training.trl_config import learning_rate_factor, training_arguments
 from agent.training.trl_loss import (
     LossInputs,
@@ -87,7 +86,7 @@ def _no_reward(**_: Any) -> list[float | None]:
     raise NotImplementedError("rewards come from the environment with the trajectories")
 
 
-class TreeGRPOTrainer(RowLossTrainer):
+class TreeGRPOTrainer(WholeCheckpoints, RowLossTrainer):
     """Trainer of a model on groups of episode trees.
 
     Args:
@@ -143,10 +142,9 @@ class TreeGRPOTrainer(RowLossTrainer):
         self._needs_scale = needs_scale(self.live_model)
         self._rollout = rollout
         self._on_step = on_step
-        self._extra_state = state
+        self.extra_state = state
         self.current_gradient_accumulation_steps = 1  # training_step loops over micro-batches
-        self._folder = output_dir
-        self._saving: Path | None = None
+        self.folder, self.kept = output_dir, settings.keep_checkpoints
         self._resumed = False
         self._batches: list[LossInputs] = []
         self._learns = False
@@ -301,28 +299,6 @@ class TreeGRPOTrainer(RowLossTrainer):
         """Train to the last step, from a checkpoint if one is given."""
         self._resumed = checkpoint is not None
         self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._saving) if self._saving else super()._get_output_dir(trial)
-
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Write the checkpoint under another name, the caller's state last, and rename it."""
-        if ranks.index():
-            self.store_flos()  # rank 0 waits for it when it saves
-            return
-        folder, step = self._folder, self.state.global_step
-        with checkpoints.writing(folder, step) as aside:
-            self._saving = aside.parent
-            try:
-                super()._save_checkpoint(model, trial)
-            finally:
-                self._saving = None
-            state = {"step": step, **self._extra_state()}
-            (aside / checkpoints.STATE).write_text(json.dumps(state), encoding="utf-8")
-        checkpoints.prune(folder, self._settings.keep_checkpoints)
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no card, since a checkpoint is not a release."""
 
     def checkpoint_bytes(self) -> int:
         """Estimated size of a checkpoint: trained weights, two moments each, and small files."""

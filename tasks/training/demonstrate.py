@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import load_configs, load_model
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
+from agent.training import checkpoints
 from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.prompts import llm_messages
@@ -42,13 +44,16 @@ from tasks import paths
 from tasks.config.params import Params
 from tasks.deployment.environment import environment
 from tasks.errors import ConfigError, StageError, as_stage_error
-from tasks.io import replacing
+from tasks.io import digest, replacing
 from tasks.registry import serving, warm_start
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
+from tasks.tracking.lineage import folder_hash
 from tasks.tracking.runs import StageRun
 from tasks.training.problem_data import draw_shown
 
+CHECKPOINTS = Path("models/warmstart")
+"""Checkpoints of the supervised training; those of another one are set aside, not deleted."""
 SLIPS = 0.15
 """Episodes of the demonstrator with a mistake and its repair."""
 
@@ -77,7 +82,19 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
         model_files.free_memory()  # for the process of Unsloth
         rows = demonstrate(params, run, problems, *load_configs(folder))
         steps = count_steps(rows, settings, params.train)
+        marks = {
+            "settings": digest([settings.model_dump(), params.train.lora.model_dump()]),
+            "base model": folder_hash(folder),
+            "demonstrations": digest(rows),
+        }
+        start = checkpoints.choose(CHECKPOINTS, marks)
+        note = "" if start.checkpoint else checkpoints.set_aside(CHECKPOINTS)
+        if start.checkpoint or note:
+            progress.say(f"{start.reason}. {note}")
+        resume = checkpoints.Resume(CHECKPOINTS, start.checkpoint, marks)
         with progress.doing("supervised training", "steps", steps) as work:
+            if start.state:
+                work.begin_at(start.state["step"])
 
             def on_step(step: int, figures: Mapping[str, float]) -> None:
                 work.advance()
@@ -93,11 +110,13 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
                     frame_tokens=params.generation.max_frame_tokens,
                     threads=params.threads,
                     on_step=on_step,
+                    start=resume,
                 )
             else:
                 model, tokenizer = load_model(folder)
-                train_adapter(model, tokenizer, *job, out=out, on_step=on_step)
+                train_adapter(model, tokenizer, *job, out=out, on_step=on_step, start=resume)
         _name_base(out, origin)
+    shutil.rmtree(CHECKPOINTS, ignore_errors=True)  # the base has their result
     return base
 
 

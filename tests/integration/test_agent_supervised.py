@@ -25,6 +25,8 @@ from agent.policies.conversations import Conversations
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.settings import GenerationSettings, SftSettings, TrainSettings
+from agent.training import checkpoints
+from agent.training.checkpoints import Resume
 from env.problems.store import ProblemStore
 from tasks.config.params import Params
 
@@ -58,6 +60,7 @@ def test_an_adapter_learns_demonstrations_in_float32(
     train_adapter(
         *(model, tokenizer(), rows, SFT, TRAIN),
         out=tmp_path / "adapter",
+        start=Resume(tmp_path / "checkpoints"),
         on_step=lambda step, figures: losses.append(figures["loss"]),
     )
     assert len(losses) == count_steps(rows, SFT, TRAIN)
@@ -75,8 +78,8 @@ def sft_gradient(folder: Path, model: Any) -> torch.Tensor:
     rows: Any = [{"input_ids": row, "labels": [IGNORED] * 20 + row[20:]} for row in ids]
     trainer: Any = AdapterTrainer(
         *(model, tokenizer(), rows, SFT, TRAIN.model_copy(update={"micro_batch_tokens": 160})),
-        output_dir=folder,
         on_step=lambda step, figures: None,
+        start=Resume(folder),
     )
     generator = torch.Generator().manual_seed(1)
     for name, weight in trainer.model.named_parameters():
@@ -113,6 +116,7 @@ def test_a_training_that_breaks_the_weights_writes_no_adapter(tmp_path: Path) ->
         train_adapter(
             *(qwen(), tokenizer(), [row], settings, TRAIN),
             out=tmp_path / "adapter",
+            start=Resume(tmp_path / "checkpoints"),
             on_step=lambda step, figures: None,
         )
     assert not (tmp_path / "adapter").exists()
@@ -136,6 +140,41 @@ def demonstrated() -> list[DemonstrationRow]:
     return [*rows, DemonstrationRow(input_ids=root, labels=labels)]
 
 
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monkeypatch):
+    from agent.demonstrations import supervised
+
+    monkeypatch.setattr(supervised, "SAVE_EVERY", 1)
+    settings = SMALL.model_copy(update={"epochs": 3, "batch_tokens": 64})
+    killed_at, steps = 7, []
+
+    def teach(name: str, start: Path | None = None, last: int = 10**9) -> torch.Tensor:
+        def on_step(step: int, figures: dict[str, float]) -> None:
+            steps.append(step)
+            if step == last:
+                raise KeyboardInterrupt
+
+        model, folder = tiny_model(), tmp_path / name
+        supervised.train_adapter(
+            *(model, tiny_tokenizer(), demonstrated(), settings, FEW),
+            out=folder / "adapter",
+            on_step=on_step,
+            start=Resume(folder, start, {"settings": "a"}),
+        )
+        return flat([weight for weight in model.parameters() if weight.requires_grad])
+
+    whole = teach("whole")
+    count = len(steps)
+    with pytest.raises(KeyboardInterrupt):
+        teach("killed", last=killed_at)
+    start = checkpoints.choose(tmp_path / "killed", {"settings": "a"})
+    assert start.state is not None
+    assert count // 3 < start.state["step"] < killed_at  # in the second epoch
+    steps.clear()
+    assert torch.equal(teach("killed", start.checkpoint), whole)
+    assert steps == list(range(killed_at, count + 1))
+    assert checkpoints.choose(tmp_path / "killed", {"settings": "b"}).checkpoint is None
+
+
 def trainer_of(folder: Path) -> Any:
     from agent.demonstrations.supervised import AdapterTrainer
 
@@ -147,8 +186,8 @@ def trainer_of(folder: Path) -> Any:
             SMALL,
             TRAIN.model_copy(update={"micro_batch_tokens": 64}),
         ),
-        output_dir=folder,
         on_step=lambda step, figures: None,
+        start=Resume(folder),
     )
     generator = torch.Generator().manual_seed(1)
     adapted: Any = made.model

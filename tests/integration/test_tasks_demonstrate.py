@@ -77,6 +77,26 @@ def test_without_good_episodes_no_base_is_written(params: Params) -> None:
     assert not paths.BASE.exists()
 
 
+class Dies(Recorder):
+    """A run that is killed in its second step."""
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_killed_training_goes_on_and_leaves_the_base_alone(params, monkeypatch, capsys):
+    monkeypatch.setattr("agent.demonstrations.supervised.SAVE_EVERY", 1)
+    long = changed(params, warmstart={"sft": {"epochs": 3}})
+    with pytest.raises(KeyboardInterrupt):
+        warmstart.run(long, Dies())  # type: ignore[arg-type]
+    assert demonstrate.CHECKPOINTS.exists()
+    warmstart.run(long, Recorder())  # type: ignore[arg-type]
+    assert "resuming after step 1 " in capsys.readouterr().err
+    assert paths.BASE.exists()
+    assert not demonstrate.CHECKPOINTS.exists()
+
+
 def test_training_plays_what_was_not_shown_unless_too_little_is_left(
     params: Params, server_problems: ProblemStore
 ) -> None:
