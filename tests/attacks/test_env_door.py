@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -125,8 +124,7 @@ class Server:
         return [one.getsockname() in peers for one in opened]
 
     def rss_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+)", status)[0]) / 1024
+        return psutil.Process(self.process.pid).memory_info().rss / (1 << 20)
 
 
 def start(way: str, folder: Path) -> Server:
@@ -343,9 +341,6 @@ def test_other_sockets_and_shared_sessions_are_refused(server: Server) -> None:
         connect(f"ws://127.0.0.1:{server.port}/mcp")
     with connect(f"ws://127.0.0.1:{server.port}/ws?session_id=x%0ACRITICAL") as session:
         assert said(session) == "SESSION_ERROR"
-    with server.session() as session:
-        session.send('{"type":"mcp","data":{}}')
-        assert said(session) == "UNKNOWN_TYPE"
     assert "\nCRITICAL" not in server.log.read_text()
 
 
@@ -402,7 +397,6 @@ def test_a_slow_client_is_cut_off_after_ten_seconds(server: Server, what: str) -
 
 
 def test_a_client_that_reads_no_answer_is_cut_off(server: Server) -> None:
-    assert server.unread is not None
     while server.holds([server.unread]) == [True]:
         assert time.monotonic() - server.started < 25
         time.sleep(0.1)
@@ -438,9 +432,7 @@ def test_messages_that_wait_are_bounded(server: Server) -> None:
     "server", ["module", pytest.param("uvicorn", marks=pytest.mark.nightly)], indirect=True
 )
 @pytest.mark.parametrize("control", [b"\x89\x80mask", b"\x8a\x80mask"], ids=["ping", "pong"])
-def test_control_frames_without_measure_end_their_connection(
-    server: Server, control: bytes
-) -> None:
+def test_control_frames_without_measure_end_their_connection(server, control):
     with server.tcp(UPGRADE) as few, server.tcp(UPGRADE) as many:
         assert b" 101 " in few.recv(4096)
         few.sendall(control * CONTROLS_PER_S)
@@ -451,7 +443,6 @@ def test_control_frames_without_measure_end_their_connection(
 
 
 def test_a_clock_that_is_set_ends_no_session(server: Server) -> None:
-    assert server.old is not None
     server.old.join(60)
     assert "42" in server.old.printed
 

@@ -13,18 +13,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from helpers.sandbox_attacks import (
-    ATTACKS,
-    CONTROL,
-    LIMITS,
-    ORDINARY,
-    ORDINARY_USER,
-    SECRET,
-    open_neighbour,
-    play,
-    play_elsewhere,
-    prepare,
-)
+from helpers import sandbox_attacks as attacks
 from helpers.sandbox_events import done
 
 from env.server.sandbox import Repl, SandboxHost, SubCall
@@ -33,29 +22,29 @@ from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[SandboxHost]:
-    os.environ["RLM_TEST_SECRET"] = SECRET
-    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as host:
+    os.environ["RLM_TEST_SECRET"] = attacks.SECRET
+    with closing(SandboxHost(EnvSettings(limits=attacks.LIMITS))) as host:
         yield host
     del os.environ["RLM_TEST_SECRET"]
 
 
 @pytest.fixture(scope="module")
 def neighbour(host: SandboxHost) -> Repl:
-    return open_neighbour(host)
+    return attacks.open_neighbour(host)
 
 
 @pytest.fixture
 def repl(host: SandboxHost) -> Iterator[Repl]:
     """A REPL with the helpers that attacks use."""
     with closing(host.open("")) as repl:
-        prepare(repl, host._zygote.pid)
+        attacks.prepare(repl, host._zygote.pid)
         yield repl
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_an_attack_harms_nobody(host: SandboxHost, neighbour: Repl, name: str) -> None:
-    assert play(host, neighbour, ATTACKS[name]) == []
+    assert attacks.play(host, neighbour, attacks.ATTACKS[name]) == []
 
 
 # --- the same as another user, and without the filter; beside the others, in the other process
@@ -69,12 +58,12 @@ def as_an_ordinary_user() -> dict[str, Any]:
         pytest.skip("these tests run as an ordinary user already")
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv to become an ordinary user")
-    return _reports(play_elsewhere(user=ORDINARY_USER))
+    return _reports(attacks.play_elsewhere(user=attacks.ORDINARY_USER))
 
 
 @pytest.fixture(scope="module")
 def without_the_filter() -> dict[str, Any]:
-    return _reports(play_elsewhere("--unfiltered"))
+    return _reports(attacks.play_elsewhere("--unfiltered"))
 
 
 def _reports(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -82,7 +71,7 @@ def _reports(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @elsewhere
-@pytest.mark.parametrize("name", ORDINARY)
+@pytest.mark.parametrize("name", attacks.ORDINARY)
 def test_an_ordinary_user_is_as_safe(as_an_ordinary_user: dict[str, Any], name: str) -> None:
     assert as_an_ordinary_user[name] == []
 
@@ -91,8 +80,8 @@ def test_an_ordinary_user_is_as_safe(as_an_ordinary_user: dict[str, Any], name: 
 @elsewhere
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becomes a user")
 def test_an_ordinary_user_is_as_safe_from_all() -> None:
-    reports = _reports(play_elsewhere("--all", user=ORDINARY_USER))
-    assert {name: reports[name] for name in ATTACKS} == {name: [] for name in ATTACKS}
+    reports = _reports(attacks.play_elsewhere("--all", user=attacks.ORDINARY_USER))
+    assert not [name for name in attacks.ATTACKS if reports[name]]
 
 
 @elsewhere
@@ -106,7 +95,7 @@ def test_the_ordinary_user_has_no_capability(as_an_ordinary_user: dict[str, Any]
 
 
 @elsewhere
-@pytest.mark.parametrize("name", CONTROL)
+@pytest.mark.parametrize("name", attacks.CONTROL)
 def test_negative_control_without_the_filter_it_gets_through(without_the_filter, name):
     assert "seccomp" not in without_the_filter["first"]["enforced"]
     assert without_the_filter[name] != []
@@ -121,8 +110,8 @@ def test_negative_control_without_the_filter_it_gets_through(without_the_filter,
 )
 def test_a_hunt_finds_what_is_there(host: SandboxHost, neighbour: Repl, name: str) -> None:
     """In the episode that holds the secret."""
-    prepare(neighbour, host._zygote.pid)
-    (code,) = ATTACKS[f"introspection: {name}"].cells
+    attacks.prepare(neighbour, host._zygote.pid)
+    (code,) = attacks.ATTACKS[f"introspection: {name}"].cells
     assert "ESCAPED" in done(neighbour.run(code)).stdout
 
 
@@ -137,7 +126,7 @@ def test_settings_cannot_switch_the_filter_off() -> None:
 
 
 def test_a_forged_done_only_confuses_the_cells_own_repl(repl: Repl) -> None:
-    (code,) = ATTACKS["channel: forged done with the right id"].cells
+    (code,) = attacks.ATTACKS["channel: forged done with the right id"].cells
     assert done(repl.run(code)).error is None
     assert done(repl.run("print('honest')")).error in ("cpu", "killed")
     assert done(repl.run("print('honest')")).stdout == "honest\n"
@@ -145,19 +134,12 @@ def test_a_forged_done_only_confuses_the_cells_own_repl(repl: Repl) -> None:
 
 def test_a_forged_call_is_a_call(repl: Repl) -> None:
     """It could have made it anyway; the host counts and answers it like any other."""
-    (code,) = ATTACKS["channel: forged call"].cells
+    (code,) = attacks.ATTACKS["channel: forged call"].cells
     assert repl.run(code) == SubCall("llm_query", ["x"], None)
     assert done(repl.resume("y" * 5_000_000)).error in ("cpu", "killed")
 
 
-@pytest.mark.parametrize(
-    ("code", "final"),
-    [
-        ("while True:\n    try: FINAL('x' * 10**6)\n    except BaseException: pass", "x" * 10**6),
-        ("import os\ntry: FINAL(1)\nexcept BaseException: os.abort()", 1),
-    ],
-    ids=["flood", "crash"],
-)
-def test_a_flood_of_finals_is_cut_short_and_one_survives_a_crash(repl, code, final):
-    result = done(repl.run(code))
-    assert (result.error, result.final) == ("killed", final)
+def test_a_flood_of_finals_is_cut_short(repl: Repl) -> None:
+    flood = "while True:\n    try: FINAL('x' * 10**6)\n    except BaseException: pass"
+    result = done(repl.run(flood))
+    assert (result.error, result.final) == ("killed", "x" * 10**6)

@@ -11,17 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from env.server.sandbox import wire
 from env.server.sandbox.inside.channel import TooLargeError, frame
-from env.server.sandbox.results import UNSET, cell_done, sub_call
-from env.server.sandbox.wire import (
-    MAX_ANSWER,
-    MAX_FRAME,
-    BadFrameError,
-    Inbox,
-    WireFrame,
-    characters,
-    pack,
-)
+from env.server.sandbox.results import UNSET, cell_done
+from env.server.sandbox.wire import MAX_ANSWER, MAX_FRAME, BadFrameError, WireFrame
 
 JSON = st.recursive(
     st.none()
@@ -38,7 +31,7 @@ def receive(data: bytes, piece: int = 1 << 18) -> WireFrame | None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        inbox = Inbox(ours)
+        inbox = wire.Inbox(ours)
         for start in range(0, len(data), piece):
             theirs.sendall(data[start : start + piece])
             inbox.fill()
@@ -49,10 +42,10 @@ def sized(data: bytes) -> bytes:
     return struct.pack("!I", len(data)) + data
 
 
-def sent_by_hand(header: dict[str, Any], texts: bytes = b"") -> WireFrame | None:
+def sent_by_hand(header: dict[str, Any]) -> WireFrame | None:
     """What arrives of a frame that no honest worker sends."""
     head = json.dumps(header, separators=(",", ":")).encode()
-    return receive(sized(sized(head) + texts), piece=1 << 16)
+    return receive(sized(sized(head)), piece=1 << 16)
 
 
 @given(JSON, st.sampled_from([1 << 18, 1, 2, 5, 9]))
@@ -83,20 +76,6 @@ def test_a_forged_header_is_refused(change: dict[str, Any]) -> None:
         sent_by_hand(honest | change)
 
 
-@pytest.mark.parametrize("head", ["[" * 100_000, '{"t":"done","n":%s}' % ("1" * 5000), "no JSON"])
-def test_a_header_that_is_hard_to_parse_is_refused(head: str) -> None:
-    with pytest.raises(BadFrameError):
-        receive(sized(sized(head.encode())), piece=1 << 16)
-
-
-@pytest.mark.parametrize("value", [5, None, [], {}, {"fn": 1, "prompts": [], "contexts": None}])
-def test_a_message_without_shape_is_refused(value: Any) -> None:
-    with pytest.raises(BadFrameError):
-        sub_call(value)
-    with pytest.raises(BadFrameError):
-        cell_done(value, 100, None, UNSET, 0.0)
-
-
 def test_the_longest_frame_arrives_and_no_longer_one_is_sent() -> None:
     spare = 4 + MAX_FRAME - len(frame("call", 1, "x" * 4_000_000))
     text = "x" * (4_000_000 + spare)
@@ -108,12 +87,6 @@ def test_the_longest_frame_arrives_and_no_longer_one_is_sent() -> None:
 
 def test_the_same_text_travels_once() -> None:
     assert len(frame("call", 1, ["x" * 100_000] * 30)) < 110_000
-
-
-def test_a_text_that_travels_once_counts_as_often_as_it_is_named() -> None:
-    header = {"t": "final", "n": 1, "v": [{"s": 0}] * 17, "b": [1_000_000]}
-    with pytest.raises(BadFrameError, match="too large"):
-        sent_by_hand(header, b"x" * 1_000_000)
 
 
 @pytest.mark.parametrize("value", ["x" * MAX_FRAME, 2**64, *(["x" * 10**6] * n for n in (5, 17))])
@@ -133,7 +106,7 @@ def test_items_without_text_count_too(item: Any) -> None:
 
 def test_both_ends_count_alike() -> None:
     value = {"a": ["b", 1, None, {"c": [True, 2.5]}], "dd": "eee"}
-    count = characters(value)
+    count = wire.characters(value)
     assert receive(frame("final", 1, value, count), piece=1 << 16)
     with pytest.raises(TooLargeError):
         frame("final", 1, value, count - 1)
@@ -142,7 +115,7 @@ def test_both_ends_count_alike() -> None:
 @pytest.mark.parametrize("value", [object(), {"a": {1: object()}}, [print]])
 def test_only_json_types_enter_a_sandbox(value: Any) -> None:
     with pytest.raises(TypeError):
-        pack(("init", value, {}))
+        wire.pack(("init", value, {}))
 
 
 def test_the_new_names_of_a_cell_are_bounded_before_they_are_read() -> None:

@@ -63,7 +63,6 @@ class Page:
 @contextmanager
 def page(url: str) -> Iterator[Page]:
     """A tab that shows `url`."""
-    assert BINARY is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         browser = subprocess.Popen(
             [BINARY, *FLAGS.split(), f"--user-data-dir={home}", url],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from tasks.config.params import Params
 
 
 class Recorder:
@@ -22,3 +25,10 @@ class Recorder:
     def log_artifact(self, path: Path) -> None:
         assert path.exists()
         self.artifacts.append(path)
+
+
+def recorded(stage: Any, params: Params) -> Recorder:
+    """What a stage gives to its run."""
+    run = Recorder()
+    stage.run(params, run)
+    return run

@@ -17,7 +17,6 @@ class Liar(int):
     def __repr__(self): return "1e999"
 assert echo(Liar(7)) == 7
 ## endless generator -> cpu, memory, memory lost, cpu lost
-import itertools
 echo(i for i in itertools.count())
 ## fifty megabytes -> memory, exception, cpu
 echo("x" * 50_000_000)

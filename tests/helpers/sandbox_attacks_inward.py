@@ -12,21 +12,16 @@ while True:
 ## power -> cpu, cpu lost
 10 ** 10 ** 8
 ## regular expression -> cpu
-import re
 re.match("(a+)+$", "a" * 40 + "b")
 ## sleep -> exception
-import time
 time.sleep(10**6)
 ## sleep by select -> refused
-import select
 select.select([], [], [], 0.2)
 ## sleep on a lock -> ok
-import threading
 lock = threading.Lock()
 lock.acquire()
 lock.acquire(timeout=10**6)
 ## sleep on a queue -> cpu
-import queue
 queue.Queue().get()
 ## gives its processor away -> cpu
 while True: os.sched_yield()
@@ -91,11 +86,9 @@ y = bytearray(25_000_000)
 # next cell
 z = bytearray(25_000_000)
 ## shared pages -> refused
-import mmap
 pages = []
 while True: pages.append(mmap.mmap(-1, 10**7))
 ## zip bomb -> memory
-import zlib
 bomb = zlib.compress(zlib.compress(bytes(10**7), 1), 1)
 while True: bomb = zlib.decompress(bomb, bufsize=10**8)
 """
@@ -143,11 +136,9 @@ exec("\uff4f\uff53.listdir('/')")
 code = (lambda: 0).__code__
 exec(code.replace(co_code=bytes([101, 255, 83, 0]), co_names=()))
 ## pickle of a command -> ok
-import pickle
 class Evil:
     def __reduce__(self): return os.system, ("true",)
-if pickle.loads(pickle.dumps(Evil())) == 0:
-    print("ESCAPED")
+if pickle.loads(pickle.dumps(Evil())) == 0: print("ESCAPED")
 """
 
 EXIT = r"""
@@ -164,7 +155,6 @@ os.closerange(0, 1000)
 ## the channel closed -> refused
 os.close(3)
 ## exit with handlers -> exit
-import atexit
 atexit.register(lambda: print("ESCAPED"))
 sys.exit(1)
 """
@@ -196,7 +186,6 @@ sys.setrecursionlimit(50)
 ## hooks -> ok
 sys.displayhook = sys.excepthook = sys.unraisablehook = None
 ## garbage collector -> ok
-import gc
 gc.disable()
 gc.set_threshold(1)
 gc.callbacks.append(lambda *a: 1 / 0)
@@ -234,15 +223,12 @@ worker._number += 1
 ## namespace -> ok
 globals().clear()
 ## warnings -> ok
-import warnings
 warnings.simplefilter("error")
 ## hash of texts -> exception
 str.__hash__ = None
 ## rlimits raised -> exception
-import resource
 resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
 ## rlimits lowered -> exception
-import resource
 resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
 ## rights -> ok
 refused(native, "prlimit64", 0, 7, (1000).to_bytes(8, "little") * 2, 0)

@@ -11,8 +11,7 @@ refused(open, sys.executable, "rb")
 refused(open, "/tmp/sandbox-attack", "w")
 refused(os.listdir, "/")
 refused(os.readlink, "/proc/self/exe")
-if list(os.walk("/")):
-    print("ESCAPED")
+if list(os.walk("/")): print("ESCAPED")
 ## change -> ok
 refused(os.chmod, "/tmp", 0o777)
 refused(os.rename, "/tmp/sandbox-attack-a", "/tmp/sandbox-attack-b")
@@ -22,8 +21,7 @@ refused(os.symlink, "/etc/passwd", "/tmp/sandbox-attack")
 ## stat -> refused
 os.stat("/")
 ## access -> ok
-if os.access("/", os.F_OK):
-    print("ESCAPED")
+if os.access("/", os.F_OK): print("ESCAPED")
 ## source files -> ok
 import importlib.machinery
 loader = importlib.machinery.SourceFileLoader("m", "/etc/hostname")
@@ -64,23 +62,18 @@ refused(subprocess.run, ["true"])
 refused(os.execv, "/bin/true", ["true"])
 refused(os.posix_spawn, "/bin/true", ["true"], {})
 refused(native, "clone3", bytes(88), 88)
-if os.system("true") == 0:
-    print("ESCAPED")
+if os.system("true") == 0: print("ESCAPED")
 ## fifty forks -> ok
 for _ in range(50):
     try:
-        if os.fork() == 0:
-            os._exit(0)
+        if os.fork() == 0: os._exit(0)
         print("ESCAPED")
-    except PermissionError:
-        pass
+    except PermissionError: pass
 ## five hundred threads -> ok
-import threading
 for _ in range(500):
     try:
         threading.Thread(target=print, args=["ESCAPED"]).start()
-    except RuntimeError:
-        pass
+    except RuntimeError: pass
 ## signals to others -> ok
 refused(os.kill, PARENT, 9)
 refused(os.kill, -1, 9)
@@ -99,16 +92,13 @@ refused(os.pipe)
 
 NATIVE = r"""
 ## libc.system -> ok
-if libc.system(b"true") == 0:
-    print("ESCAPED")
+if libc.system(b"true") == 0: print("ESCAPED")
 ## a file as memory -> ok
-import mmap
 refused(mmap.mmap, 3, 4096)
 ## x32 table -> killed lost
 libc.syscall(0x40000000 | 39)
 print("ESCAPED")
 ## executable mmap -> refused
-import mmap
 mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)
 ## memory made executable -> refused
 libc.mmap.restype = ctypes.c_void_p
@@ -133,13 +123,11 @@ print(A())
 for name, number in CALLS.items():
     ctypes.set_errno(0)
     got = libc.syscall(number, -1, 0, 0, 0, 0, 0)
-    if (got, ctypes.get_errno()) != (-1, 1):
-        print("ESCAPED", name, got, ctypes.get_errno())
+    if (got, ctypes.get_errno()) != (-1, 1): print("ESCAPED", name, got, ctypes.get_errno())
 """
 
 INTROSPECTION = r"""
 ## gc scan -> ok
-import gc
 gc.unfreeze()
 parts = (part for thing in gc.get_objects() for part in gc.get_referents(thing))
 hunt(part for part in parts if isinstance(part, (str, bytes)) or not gc.is_tracked(part))
@@ -164,8 +152,7 @@ hunt(vars(worker._channel).values())
 ## __subclasses__ to os -> ok
 wrap = [c for c in object.__subclasses__() if c.__name__ == "_wrap_close"][0]
 hunt(wrap.__init__.__globals__["environ"].values())
-if wrap.__init__.__globals__["system"]("true") == 0:
-    print("ESCAPED")
+if wrap.__init__.__globals__["system"]("true") == 0: print("ESCAPED")
 ## print.__self__ -> refused
 hunt(vars(print.__self__).values())
 print.__self__.open("/etc/hostname")
@@ -178,8 +165,7 @@ for mistake in (lambda: llm_query(3), lambda: search(1, 2), lambda: rlm_query("q
         mistake()
     except Exception as error:
         hunt([str(error), repr(error.args)])
-        if "/" in str(error):
-            print("ESCAPED", error)
+        if "/" in str(error): print("ESCAPED", error)
 ## environment -> ok
 hunt([os.environ, os.environb, sys.argv, sys.path, sys.orig_argv])
 ## modules -> ok

@@ -36,7 +36,6 @@ def error_of(event: CellDone | SubCall) -> str | None:
 
 def pid_of(repl: Repl) -> int:
     """Process id of the worker."""
-    assert repl._worker is not None
     return repl._worker.pid
 
 

@@ -39,7 +39,6 @@ class Repo:
     """One repository, and what runs of it when it is a Space."""
 
     private: bool
-    hardware: str = "cpu-basic"
     files: dict[str, bytes] = field(default_factory=dict)
     large: set[str] = field(default_factory=set)
     """Names of the files that were committed as Git LFS."""
@@ -260,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         url = f"{self.server.url}/{kind}s/{name}"
         if (kind, name) in self.server.repos:
             return 409, {"error": "You already created this repo", "url": url}
-        repo = Repo(asked.get("visibility") == "private", asked.get("hardware", "cpu-basic"))
+        repo = Repo(asked.get("visibility") == "private")
         repo.files[".gitattributes"] = b"* text\n"
         repo.commit()
         self.server.repos[kind, name] = repo
@@ -274,19 +273,14 @@ class _Handler(BaseHTTPRequestHandler):
                 return 200, _described(name, repo)
             case ["preupload", _]:
                 asked = [one["path"] for one in json.loads(self.body)["files"]]
-                return 200, {
-                    "files": [
-                        {"path": p, "uploadMode": _mode(p), "shouldIgnore": False, "oid": None}
-                        for p in asked
-                    ]
-                }
+                same = {"shouldIgnore": False, "oid": None}
+                return 200, {"files": [{"path": p, "uploadMode": _mode(p), **same} for p in asked]}
             case ["commit", _]:
                 return self._commit(kind, name, repo)
             case ["runtime"]:
                 script = self.server.script
                 now = (script.pop(0) if len(script) > 1 else script[0]) if script else repo.runtime
-                hardware = {"current": repo.hardware, "requested": repo.hardware}
-                return 200, {"hardware": hardware, **now}
+                return 200, {"hardware": {}, **now}
             case ["restart"]:
                 repo.restarts += 1
                 self.server.run_space(name, repo)
@@ -332,10 +326,8 @@ class _Handler(BaseHTTPRequestHandler):
         sha = repo.commit()
         if kind == "space":
             self.server.run_space(name, repo)
-        return 200, {
-            "commitOid": sha,
-            "commitUrl": f"{self.server.url}/{kind}s/{name}/commit/{sha}",
-        }
+        url = f"{self.server.url}/{kind}s/{name}/commit/{sha}"
+        return 200, {"commitOid": sha, "commitUrl": url}
 
     def _send(self, status: int, answer: Any) -> None:
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
-from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, get_tensor_name_map, quantize
+from gguf import GGMLQuantizationType
 from transformers import LlamaForCausalLM
 
 from helpers.random_model import tokenizer
@@ -53,7 +54,7 @@ def fields(model: LlamaForCausalLM) -> dict[str, Any]:
 
 def tensors(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
     """Weights by llama.cpp's names, with the heads in its order."""
-    places = get_tensor_name_map(MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+    places = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
     found = {}
     for place, weight in model.state_dict().items():
         if place == "lm_head.weight":
@@ -80,14 +81,14 @@ def write(
         kind: how matrices are stored.
     """
     whole = {**fields(model), **(changes or {})}
-    writer = GGUFWriter(file, whole.pop("general.architecture", "llama"))
+    writer = gguf.GGUFWriter(file, whole.pop("general.architecture", "llama"))
     for name, value in whole.items():
         if value is not None:
-            _add(writer, name, value)
+            writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
     for name, weight in tensors(model).items():
         plain = weight.float().contiguous().numpy()
         stored = kind if plain.ndim == 2 else GGMLQuantizationType.F32
-        writer.add_tensor(name, quantize(plain, stored), raw_dtype=stored)
+        writer.add_tensor(name, gguf.quantize(plain, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -95,23 +96,12 @@ def write(
     return file
 
 
-def _add(writer: GGUFWriter, name: str, value: Any) -> None:
-    add = {
-        bool: writer.add_bool,
-        int: writer.add_uint32,
-        float: writer.add_float32,
-        str: writer.add_string,
-        list: writer.add_array,
-    }
-    add[type(value)](name, value)
-
-
-def install(site: Path, *files: str, name: str = NAME) -> Path:
+def install(site: Path, *files: str) -> Path:
     """Make a folder of `sys.path` hold an installed package with these files; returns theirs."""
-    info = site / f"{name.replace('-', '_')}-{VERSION}.dist-info"
+    folder = site / NAME.replace("-", "_")
+    info = site / f"{folder.name}-{VERSION}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\n")
-    folder = site / name.replace("-", "_")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {VERSION}\n")
     folder.mkdir()
     (folder / "__init__.py").write_text("raise SystemExit('imported')\n")
     for file in files:

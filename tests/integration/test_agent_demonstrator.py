@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from helpers.problem_files import write_problems
+from helpers.quoted import quoted
 
 from agent.demonstrations import keyed_plan
 from agent.demonstrations.demonstrator import Demonstrator
@@ -14,13 +15,12 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
-from env.problems.schema import Problem, to_row
+from env.problems.schema import Problem
 from env.problems.store import ProblemStore
 from env.settings import EnvSettings
 from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.prepare import read_source, write_parquet
 
 
 def played(
@@ -40,65 +40,54 @@ def test_readers_choose_the_sentences_of_fields(
     with Sessions(server_url, 8) as sessions:
         episodes, _ = played(sessions, env, problems)
     for episode in episodes:
-        assert episode.metrics is not None
         assert episode.metrics.exact_match
         assert {frame.kind for frame in episode.children(0)} == {"llm"}
-        assert episode.reward is not None
         assert episode.reward > 0.85
         begins = episode.root.turns[0].text.startswith("```repl")
         assert begins == (style == "compact")
 
 
-def hub_rows() -> list[dict[str, object]]:
-    """Questions of the Hub's form: quotes of a sentence, and of two lines."""
-    rows: list[dict[str, object]] = []
-    for topic in ("Kalvot", "Mirbex", "Dorvek", "Jedgeb", "Sorpik", "Lantuf"):
-        one = f"{topic} grows in {topic}land, where many kinds of other trees grow as well."
-        two = f"To grow, {topic} waits,\nas others do until it rains."
-        filler = "\n\n".join(f"Sentence {n} says nothing about {topic}." for n in range(60))
-        texts = [
-            "\n\n".join([f"On {topic}", filler, one, f"{topic} is a word.", two]),
-            "\n\n".join(["Notes", f"{topic} was not seen.", filler]),
-        ]
-        papers = [
-            {"paperId": f"{topic}-{n}", "title": f"On {topic}", "abstract": "short", "text": text}
-            for n, text in enumerate(texts)
-        ]
-        evidence = [{"paperId": f"{topic}-0", "selections": [{"text": one}, {"text": two}]}]
-        rows.append(
-            {"question": f"Where does {topic} grow?", "papers": papers, "evidence": evidence}
-        )
-    return rows
+def own_problem(topic: str) -> Problem:
+    """Its gold is a sentence, and two lines."""
+    one = f"{topic} grows in {topic}land, where many kinds of other trees grow as well."
+    two = f"To grow, {topic} waits,\nas others do until it rains."
+    filler = "\n\n".join(f"Sentence {n} says nothing about {topic}." for n in range(60))
+    texts = {
+        f"{topic}-0": f"On {topic}\n\n{filler}\n\n{one}\n\n{topic} is a word.\n\n{two}",
+        f"{topic}-1": f"Notes\n\n{topic} was not seen.\n\n{filler}",
+    }
+    made = quoted(
+        f"Where does {topic} grow?", texts, *((f"{topic}-0", text) for text in (one, two))
+    )
+    return made.model_copy(update={"problem_id": topic})
+
+
+PROBLEMS = list(map(own_problem, ("Kalvot", "Mirbex", "Dorvek", "Jedgeb", "Sorpik", "Lantuf")))
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Params, Sessions]]:
-    """A server of such questions, which are in `data` of its settings' data set."""
-    folder = tmp_path_factory.mktemp("hub")
-    path = folder / "hub.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in hub_rows()), encoding="utf-8")
-    params = resolve(overrides=["threads=1", "prepare.source=hub", f"prepare.hub.name={path}"])
-    rows = [to_row(problem) for problem in read_source(params).problems]
-    write_parquet(folder / "all.parquet", rows)
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Params, Sessions]]:
+    """A server of such questions."""
+    folder = tmp_path_factory.mktemp("own")
+    params = resolve(overrides=["threads=1", "prepare.source=files"])
+    write_problems(folder / "train.parquet", PROBLEMS)
     with local_server(params, data=folder) as url, Sessions(url, 4) as sessions:
         yield params, sessions
 
 
 @pytest.mark.parametrize("style", ["full", "compact"])
 @pytest.mark.parametrize("slips", [0.0, 1.0])
-def test_readers_name_ranked_passages_of_a_data_set_of_the_hub(
-    hub: tuple[Params, Sessions], style: str, slips: float
+def test_readers_choose_ranked_passages_of_other_problems(
+    own: tuple[Params, Sessions], style: str, slips: float
 ) -> None:
-    params, sessions = hub
+    params, sessions = own
     # The server's own style: only the words of the turns differ.
     env = params.env.model_copy(update={"prompt_style": style})
     args = (env, params.rewards)
-    problems = read_source(params).problems
-    assert [keyed_plan.fault(problem, *args) for problem in problems] == [None] * len(problems)
+    assert [keyed_plan.fault(problem, *args) for problem in PROBLEMS] == [None] * len(PROBLEMS)
     told = {"rewards": params.rewards, "slips": slips}
-    episodes, policy = played(sessions, env, problems, **told)
-    for number, (problem, episode) in enumerate(zip(problems, episodes, strict=True)):
-        assert episode.metrics is not None
+    episodes, policy = played(sessions, env, PROBLEMS, **told)
+    for number, (problem, episode) in enumerate(zip(PROBLEMS, episodes, strict=True)):
         assert episode.metrics.exact_match
         assert episode.components["format_compliance"] > 0
         assert len(episode.root.turns) == (2 if slips else 1)

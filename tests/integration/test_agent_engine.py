@@ -27,42 +27,34 @@ from env.models import (
 Answer = RLMObservation | EpisodeError | RefusedError
 
 
-def view(frame: int, text: str = "", status: str = "ready", stop: str | None = None) -> FrameView:
-    return FrameView(
-        frame=frame,
-        parent=0 if frame else None,
-        depth=1 if frame else 0,
-        kind="rlm",
-        messages=[Message(role="user", content=text)] if text else [],
-        status=status,
-        stop_reason=stop,
-    )
+def view(frame: int, text: str = "", **also: str) -> FrameView:
+    place = {"parent": 0, "depth": 1} if frame else {"parent": None, "depth": 0}
+    messages = [Message(role="user", content=text)] if text else []
+    told = {"kind": "rlm", "status": "ready", "messages": messages, **place, **also}
+    return FrameView(frame=frame, **told)
 
 
-def card(problem_id: str, tier: str | None = None) -> ProblemCard:
-    return ProblemCard(
-        problem_id=problem_id,
-        collection_id="g1",
-        difficulty="easy",
-        split="test",
-        papers=4,
-        tier=tier,
-    )
+def ended(frame: int, stop: str) -> FrameView:
+    return view(frame, status="ended", stop_reason=stop)
+
+
+def card(problem_id: str, **also: str) -> ProblemCard:
+    told = {"collection_id": "g1", "difficulty": "easy", "split": "test", "papers": 4}
+    return ProblemCard(problem_id=problem_id, **told, **also)
 
 
 def two_children(problem_id: str, turn: int) -> Answer:
     """Root, then two children, then the root again, then the end."""
-    if turn == 0:
-        return RLMObservation(frames=[view(0, "question")], problem=card(problem_id))
-    if turn == 1:
-        return RLMObservation(
-            frames=[view(1, "part 1"), view(2, "part 2")], problem=card(problem_id)
-        )
-    if turn == 2:
-        ended = [view(1, status="ended", stop="final"), view(2, status="ended", stop="max_turns")]
-        return RLMObservation(frames=[*ended, view(0, "output")], problem=card(problem_id))
+    frames = [
+        [view(0, "question")],
+        [view(1, "part 1"), view(2, "part 2")],
+        [ended(1, "final"), ended(2, "max_turns"), view(0, "output")],
+        [ended(0, "final")],
+    ][turn]
+    if turn < 3:
+        return RLMObservation(frames=frames, problem=card(problem_id))
     return RLMObservation(
-        frames=[view(0, status="ended", stop="final")],
+        frames=frames,
         done=True,
         reward=0.75,
         components={"primary_objective": 0.5},
@@ -81,8 +73,7 @@ class ScriptedSessions:
         self.script = script
         self.count = 1000
         self.playing: dict[int, tuple[str, int]] = {}
-        self.open = self.most_open = 0
-        self.actions: list[tuple[str, RLMAction]] = []
+        self.most_open = 0
 
     def reset(self, slot: int, **kwargs: Any) -> Future[RLMObservation]:
         self.playing[slot] = (kwargs["problem_id"], 0)
@@ -91,7 +82,6 @@ class ScriptedSessions:
 
     def step(self, slot: int, action: RLMAction) -> Future[RLMObservation]:
         problem_id, turn = self.playing[slot]
-        self.actions.append((problem_id, action))
         self.playing[slot] = (problem_id, turn + 1)
         return self._answer(slot)
 
@@ -115,13 +105,8 @@ class EchoPolicy:
     def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
         self.calls.append(list(requests))
         return [
-            TurnReply(
-                text=f"{request.key}: {request.messages[0].content}",
-                prompt_ids=[1, 2],
-                sampled_ids=[3],
-                logprobs=[-0.5],
-            )
-            for request in requests
+            TurnReply(f"{one.key}: {one.messages[0].content}", "stop", [1, 2], [3], [-0.5])
+            for one in requests
         ]
 
     def release(self, keys: Iterable[FrameKey]) -> None:
@@ -193,43 +178,29 @@ def test_a_caller_hears_of_each_turn_and_can_end_the_play():
     assert (len(policy.calls), policy.released) == (1, [(0, 0)])
 
 
-def test_a_lost_connection_voids_its_episode_only():
+LOST: dict[str, tuple[Answer, str]] = {
+    "q0": (EpisodeError("dropped"), "connection: dropped"),
+    "q1": (RLMObservation(done=True, reward=0.0, void="the sandbox broke"), "the sandbox broke"),
+    "q2": (RefusedError("frame 3 is not ready"), "refused: frame 3 is not ready"),
+    "q3": (RLMObservation(), "the environment waits for no frame and is not done"),
+}
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_an_episode_is_lost_without_a_reward_and_the_others_go_on(count):
     def script(problem_id: str, turn: int) -> Answer:
-        if problem_id == "q1" and turn == 1:
-            return EpisodeError("dropped")
-        return two_children(problem_id, turn)
+        lost = turn == 1 and problem_id in LOST
+        return LOST[problem_id][0] if lost else two_children(problem_id, turn)
 
-    episodes = play(EchoPolicy(), ScriptedSessions(script), specs(4), sessions=2)
-    assert [episode.void for episode in episodes] == [None, "connection: dropped", None, None]
-    assert episodes[1].reward is None
-    assert not episodes[1].answered
-    assert episodes[3].reward == 0.75
-
-
-def test_void_and_refused_episodes_have_no_reward():
-    def script(problem_id: str, turn: int) -> Answer:
-        if turn == 0:
-            return two_children(problem_id, turn)
-        if problem_id == "q0":
-            return RLMObservation(done=True, reward=0.0, void="the sandbox broke")
-        if problem_id == "q1":
-            return RefusedError("frame 3 is not ready")
-        return RLMObservation(frames=[])
-
-    episodes = play(EchoPolicy(), ScriptedSessions(script), specs(3), sessions=3)
-    assert [episode.reward for episode in episodes] == [None] * 3
-    assert episodes[0].void == "the sandbox broke"
-    assert episodes[1].void == "refused: frame 3 is not ready"
-    assert "waits for no frame" in str(episodes[2].void)
+    *lost, whole = play(EchoPolicy(), ScriptedSessions(script), specs(5), sessions=count)
+    assert [(episode.void, episode.reward) for episode in lost] == [
+        (cause, None) for _, cause in LOST.values()
+    ]
+    assert not any(episode.answered for episode in lost)
+    assert (whole.void, whole.reward) == (None, 0.75)
 
 
-def test_one_dead_round_is_survived_two_are_not():
-    def first_fails(problem_id: str, turn: int) -> Answer:
-        return EpisodeError("gone") if problem_id == "q0" else two_children(problem_id, turn)
-
-    episodes = play(EchoPolicy(), ScriptedSessions(first_fails), specs(2), sessions=1)
-    assert [episode.void for episode in episodes] == ["connection: gone", None]
-
+def test_two_dead_rounds_end_the_play():
     sessions = ScriptedSessions(lambda problem_id, turn: EpisodeError("gone"))
     with pytest.raises(EpisodeError, match="environment lost after 4 of 100 episodes"):
         play(EchoPolicy(), sessions, specs(100), sessions=2)

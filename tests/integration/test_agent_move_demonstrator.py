@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
+from helpers.problem_files import write_problems
 from helpers.quoted import quoted
 
 from agent.demonstrations import move_demonstrator
@@ -17,11 +18,10 @@ from agent.rollouts.trajectory import Trajectory
 from agent.settings import MovesSettings
 from benchmarks.exploits import trials_cheats
 from env.client import Sessions
-from env.problems.schema import Problem, to_row
+from env.problems.schema import Problem
 from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.deployment.local import local_server
-from tasks.prepare import write_parquet
 
 FOUND = (
     "Headache was significantly less frequent with mint than with rice compared by day (P = 0.02)."
@@ -71,7 +71,7 @@ def params() -> Params:
 @pytest.fixture(scope="module")
 def sessions(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
     folder = tmp_path_factory.mktemp("trials")
-    write_parquet(folder / "train.parquet", [to_row(problem) for problem in PROBLEMS])
+    write_problems(folder / "train.parquet", PROBLEMS)
     with local_server(params, data=folder) as url, Sessions(url, 8) as opened:
         yield opened
 
@@ -81,9 +81,12 @@ def played(sessions: Sessions, policy: Policy, times: int) -> Sequence[Trajector
     return play(policy, sessions, specs, sessions=sessions.count)
 
 
-def test_every_move_ends_with_an_answer(params: Params, sessions: Sessions) -> None:
-    policy = MoveDemonstrator(PROBLEMS, MOVES, params.rewards.min_cover, seed=0)
-    episodes = played(sessions, policy, 20)
+@pytest.fixture(scope="module")
+def episodes(params: Params, sessions: Sessions) -> Sequence[Trajectory]:
+    return played(sessions, MoveDemonstrator(PROBLEMS, MOVES, params.rewards.min_cover, seed=0), 20)
+
+
+def test_every_move_ends_with_an_answer(episodes: Sequence[Trajectory]) -> None:
     kinds = {frame.kind for one in episodes for frame in one.frames.values() if frame.frame}
     assert kinds == {"llm", "rlm"}
     for one in episodes:
@@ -93,10 +96,9 @@ def test_every_move_ends_with_an_answer(params: Params, sessions: Sessions) -> N
     assert len({one.reward for one in episodes}) > 5  # so something is there to be found
 
 
-def test_readers_of_moves_know_the_gold(params: Params, sessions: Sessions) -> None:
-    policy = MoveDemonstrator(PROBLEMS, MOVES, params.rewards.min_cover, seed=0)
+def test_readers_of_moves_know_the_gold(episodes: Sequence[Trajectory]) -> None:
     said: dict[bool, set[str]] = {True: set(), False: set()}
-    for one in played(sessions, policy, 20):
+    for one in episodes:
         gold = FOUND if one.problem_id == "t0" else ALSO
         for frame in one.frames.values():
             if frame.kind == "llm":
@@ -129,8 +131,5 @@ def test_a_cheat_by_shape_earns_less_than_reading(
     expert = played(sessions, trials_cheats.expert(PROBLEMS, params), 1)
     cheat = played(sessions, trials_cheats.CHEATS[name](), 1)
     for honest, cheated in zip(expert, cheat, strict=True):
-        assert honest.reward is not None
-        assert cheated.reward is not None
         assert honest.reward > 0.8
-        assert cheated.metrics is not None
         assert cheated.reward <= max(0.25, cheated.metrics.f1)

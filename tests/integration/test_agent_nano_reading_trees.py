@@ -14,6 +14,7 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
+from env.models import AnswerMetrics
 from env.problems.fields import BENCHMARK, LevelSettings, read_question
 from env.problems.lexicon import untaught
 from env.problems.schema import Problem
@@ -90,7 +91,8 @@ def sessions(params: Params) -> Iterator[Sessions]:
 
 def played(
     sessions: Sessions, problem: Problem, plan: ReadingPlan, slips: Random | None = None
-) -> tuple[Trajectory, PlannedPolicy, Conversation]:
+) -> tuple[Trajectory, AnswerMetrics, Conversation]:
+    """The episode of a root that plans so and reads its conversation, word for word."""
     talks = ProblemTalks(problem)
     method, field = read_question(problem.question)
     root = talks.root(Random(0), plan, method, field, len(problem.papers))
@@ -103,70 +105,64 @@ def played(
         assert root[at + 1]["content"].startswith("error: ")
     policy = PlannedPolicy(talks, list(root), talks.child(method, field, plan.keep))
     [episode] = play(policy, sessions, [EpisodeSpec(problem.problem_id, seed=0)], sessions=1)
-    return episode, policy, root
+    assert policy.read == root
+    return episode, episode.metrics, root
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        BEST,
-        ReadingPlan("readers", 1, None, "field"),
-        ReadingPlan("children", 1, None, "field"),
-        ReadingPlan("pages", 8, None, "field"),
-        ReadingPlan("names", 1, None, "field"),
-    ],
-)
+WHOLE = [
+    BEST,
+    ReadingPlan("readers", 1, None, "field"),
+    ReadingPlan("children", 1, None, "field"),
+    ReadingPlan("pages", 8, None, "field"),
+    ReadingPlan("names", 1, None, "field"),
+]
+
+
+@pytest.mark.parametrize("plan", WHOLE)
 def test_each_way_to_read_everything_finds_all_gold(
     sessions: Sessions, problems: list[Problem], plan: ReadingPlan
 ) -> None:
     most = 2 if plan.kind == "pages" else 3  # the pages of 48 papers take more than eight turns
     for problem in problems[:most]:
-        episode, policy, root = played(sessions, problem, plan)
-        assert episode.metrics is not None
-        assert episode.metrics.exact_match, plan
-        assert policy.read == root
+        episode, metrics, _ = played(sessions, problem, plan)
+        assert metrics.exact_match, plan
         assert episode.counters.errors == 0
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        ReadingPlan("unread", 4, None, "field"),
-        ReadingPlan("readers", 4, 8, "field"),
-        ReadingPlan("readers", 4, None, "all"),
-        ReadingPlan("pages", 4, 16, "first"),
-    ],
-)
+POOR = [
+    ReadingPlan("unread", 4, None, "field"),
+    ReadingPlan("readers", 4, 8, "field"),
+    ReadingPlan("readers", 4, None, "all"),
+    ReadingPlan("pages", 4, 16, "first"),
+]
+
+
+@pytest.mark.parametrize("plan", POOR)
 def test_each_poor_decision_costs(
     sessions: Sessions, problems: list[Problem], plan: ReadingPlan
 ) -> None:
-    episode, policy, root = played(sessions, problems[1], plan)
-    assert episode.metrics is not None
-    assert episode.metrics.f1 < 0.6
-    assert policy.read == root
+    _, metrics, _ = played(sessions, problems[1], plan)
+    assert metrics.f1 < 0.6
 
 
 def test_a_root_answers_with_the_sentences_that_an_observation_shows(
     sessions: Sessions, problems: list[Problem]
 ) -> None:
-    episode, policy, root = played(sessions, problems[1], ReadingPlan("pages", 144, None, "field"))
+    _, metrics, root = played(sessions, problems[1], ReadingPlan("pages", 144, None, "field"))
     assert "characters cut]" in root[5]["content"]
-    assert policy.read == root
-    assert episode.metrics is not None
-    assert 0 < episode.metrics.recall < 1 == episode.metrics.precision
+    assert 0 < metrics.recall < 1 == metrics.precision
 
 
 def test_names_from_memory_find_all_gold_but_what_is_never_taught(
     sessions: Sessions, problems: list[Problem]
 ) -> None:
-    episode, policy, root = played(sessions, problems[1], ReadingPlan("recite", 1, None, "field"))
+    episode, _, root = played(sessions, problems[1], ReadingPlan("recite", 1, None, "field"))
     gold = {span.text for fact in problems[1].evidence for span in fact.spans}
     left_out = {text for text in gold if BENCHMARK.findall(text)[0] in untaught(512)}
     assert isinstance(episode.answer, list)
     assert set(episode.answer) == gold - left_out
     written = " ".join(turn["content"] for turn in root[2::2])
     assert len(BENCHMARK.findall(written)) > 50
-    assert policy.read == root
 
 
 @pytest.mark.parametrize("kind", ["readers", "children", "pages", "names", "unread"])
@@ -175,8 +171,6 @@ def test_the_environment_answers_a_slip_in_the_very_words(
 ) -> None:
     rng = Random(5)
     for _ in range(6):
-        plan = ReadingPlan(kind, 8, None, "field")
-        episode, policy, root = played(sessions, problems[0], plan, rng)
-        assert policy.read == root
+        episode, *_ = played(sessions, problems[0], ReadingPlan(kind, 8, None, "field"), rng)
         assert episode.counters.errors == 1
         assert episode.root.stop_reason == "final"

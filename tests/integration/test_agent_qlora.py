@@ -1,6 +1,6 @@
 """The merge of a 4-bit base and its adapter, and the merges that would damage the model.
 
-The whole path: `test_tasks_source_model.py`.
+The whole path: `test_tasks_demonstrate.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from agent.policies.hf_policy import load_model
 from agent.training.export import LIMITS, error_limit, judge, measure
 from agent.training.merge import merge
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.xdist_group("transformers"),  # so that one process imports it
-]
+# One group, so that one process imports it.
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.xdist_group("transformers")]
 
 
 @pytest.fixture(scope="module")

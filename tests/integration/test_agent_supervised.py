@@ -30,16 +30,12 @@ from agent.training.checkpoints import Resume
 from env.problems.store import ProblemStore
 from tasks.config.params import Params
 
-pytestmark = [
-    pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
-]
+# One group, so that one process imports TRL.
+pytestmark = [pytest.mark.usefixtures("trainer_imported"), pytest.mark.xdist_group("trainer")]
 
 TRAIN = TrainSettings(micro_batch_tokens=2048)
 GENERATION = GenerationSettings(max_turn_tokens=480, max_frame_tokens=1536)
 SFT = SftSettings(epochs=4, learning_rate=2e-2, batch_tokens=4096)
-SMALL = SftSettings(epochs=1, batch_tokens=256)
-FEW = TrainSettings(micro_batch_tokens=64)
 
 
 def test_an_adapter_learns_demonstrations_in_float32(
@@ -69,27 +65,40 @@ def test_an_adapter_learns_demonstrations_in_float32(
     assert (tmp_path / "adapter/adapter_model.safetensors").is_file()
 
 
-def sft_gradient(folder: Path, model: Any) -> torch.Tensor:
-    """Gradient of two micro-batches of random ids; their step has 100,000 labels."""
+def trainer_of(folder: Path, model: Any, tokenizer: Any, rows: Any, tokens: int) -> Any:
+    """Trainer of an adapter whose weights are large; micro-batches have at most `tokens`."""
     from agent.demonstrations.supervised import AdapterTrainer
 
-    rng = torch.Generator().manual_seed(0)
-    ids = torch.randint(3, 500, (8, 40), generator=rng).tolist()
-    rows: Any = [{"input_ids": row, "labels": [IGNORED] * 20 + row[20:]} for row in ids]
-    trainer: Any = AdapterTrainer(
-        *(model, tokenizer(), rows, SFT, TRAIN.model_copy(update={"micro_batch_tokens": 160})),
+    made: Any = AdapterTrainer(
+        *(model, tokenizer, rows, SFT, TrainSettings(micro_batch_tokens=tokens)),
         on_step=lambda step, figures: None,
         start=Resume(folder),
     )
     generator = torch.Generator().manual_seed(1)
-    for name, weight in trainer.model.named_parameters():
-        if "lora_" in name:  # large weights
+    for name, weight in made.model.named_parameters():
+        if "lora_" in name:
             weight.data.normal_(std=0.02 if "lora_B" in name else 0.1, generator=generator)
+    return made
+
+
+def steps_gradient(trainer: Any, labels: int) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of a step of several micro-batches."""
     batches = list(trainer.get_train_dataloader())
-    assert len(batches) == 2
-    for batch in batches:
-        trainer.training_step(trainer.model, batch, torch.tensor(100_000))
-    return flat([weight.grad for weight in trainer.model.parameters() if weight.requires_grad])
+    assert len(batches) > 1
+    parts = [trainer.training_step(trainer.model, b, torch.tensor(labels)) for b in batches]
+    return float(sum(parts)), gradient(trainer.model)
+
+
+def gradient(model: Any) -> torch.Tensor:
+    return flat([weight.grad.clone() for weight in model.parameters() if weight.requires_grad])
+
+
+def sft_gradient(folder: Path, model: Any) -> torch.Tensor:
+    """Gradient of random ids; their step has 100,000 labels."""
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 500, (8, 40), generator=rng).tolist()
+    rows = [{"input_ids": row, "labels": [IGNORED] * 20 + row[20:]} for row in ids]
+    return steps_gradient(trainer_of(folder, model, tokenizer(), rows, 160), 100_000)[1]
 
 
 def test_gradients_of_a_float16_model_are_those_of_float32(
@@ -144,7 +153,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monk
     from agent.demonstrations import supervised
 
     monkeypatch.setattr(supervised, "SAVE_EVERY", 1)
-    settings = SMALL.model_copy(update={"epochs": 3, "batch_tokens": 64})
+    settings, few = SftSettings(epochs=3, batch_tokens=64), TrainSettings(micro_batch_tokens=64)
     killed_at, steps = 7, []
 
     def teach(name: str, start: Path | None = None, last: int = 10**9) -> torch.Tensor:
@@ -155,7 +164,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monk
 
         model, folder = tiny_model(), tmp_path / name
         supervised.train_adapter(
-            *(model, tiny_tokenizer(), demonstrated(), settings, FEW),
+            *(model, tiny_tokenizer(), demonstrated(), settings, few),
             out=folder / "adapter",
             on_step=on_step,
             start=Resume(folder, start, {"settings": "a"}),
@@ -175,36 +184,10 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monk
     assert checkpoints.choose(tmp_path / "killed", {"settings": "b"}).checkpoint is None
 
 
-def trainer_of(folder: Path) -> Any:
-    from agent.demonstrations.supervised import AdapterTrainer
-
-    made = AdapterTrainer(
-        *(
-            tiny_model(),
-            tiny_tokenizer(),
-            demonstrated(),
-            SMALL,
-            TRAIN.model_copy(update={"micro_batch_tokens": 64}),
-        ),
-        on_step=lambda step, figures: None,
-        start=Resume(folder),
-    )
-    generator = torch.Generator().manual_seed(1)
-    adapted: Any = made.model
-    for name, weight in adapted.named_parameters():
-        if "lora_" in name:
-            weight.data.normal_(std=0.1, generator=generator)
-    return made
-
-
 def test_loss_and_gradient_of_a_step_are_those_of_its_rows_one_by_one(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path)
-    weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    trainer = trainer_of(tmp_path, tiny_model(), tiny_tokenizer(), demonstrated(), 64)
     labels = sum(label != IGNORED for row in demonstrated() for label in row["labels"])
-    batches = list(trainer.get_train_dataloader())
-    assert len(batches) > 2
-    parts = [trainer.training_step(trainer.model, b, torch.tensor(labels)) for b in batches]
-    found = [weight.grad.clone() for weight in weights]
+    found, mine = steps_gradient(trainer, labels)
     trainer.model.zero_grad()
     loss = torch.zeros(())
     for row in demonstrated():
@@ -214,7 +197,6 @@ def test_loss_and_gradient_of_a_step_are_those_of_its_rows_one_by_one(tmp_path: 
             logits, targets, ignore_index=IGNORED, reduction="sum"
         )
     (loss / labels).backward()
-    assert sum(parts).item() == pytest.approx(loss.item() / labels, abs=1e-5)
-    for weight, gradient in zip(weights, found, strict=True):
-        torch.testing.assert_close(gradient, weight.grad, rtol=1e-4, atol=1e-6)
-    assert max(float(gradient.abs().max()) for gradient in found) > 1e-2
+    assert found == pytest.approx(loss.item() / labels, abs=1e-5)
+    torch.testing.assert_close(mine, gradient(trainer.model), rtol=1e-4, atol=1e-6)
+    assert float(mine.abs().max()) > 1e-2

@@ -59,7 +59,6 @@ def test_an_answer_counts_when_the_smallest_episode_is_scored_first(
 def played(environment: RLMEnvironment, answer: str) -> dict[int, float]:
     """Scores of readers that say yes and, cut off, no to the first gold sentence."""
     observation = environment.reset(seed=0)
-    assert environment._problem is not None
     gold = environment._problem.evidence[0].spans[0]
     ask = f"Is it? Yes or no?\n{gold.text}"
     for turns in (
@@ -71,7 +70,6 @@ def played(environment: RLMEnvironment, answer: str) -> dict[int, float]:
         observation = environment.step(RLMAction(turns=turns))
     while not observation.done:
         observation = environment.step(RLMAction(text="no code"))
-    assert environment.rubric is not None
     assert environment.rubric.last_score == observation.reward
     return observation.frame_scores
 
@@ -86,9 +84,7 @@ def test_readers_are_scored_by_the_answer_of_the_root(environment: RLMEnvironmen
     assert played(environment, "pass") == {}
 
 
-def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(service, caplog):
     problem = service.problems.get(service.problems.ids()[0])
     span = Span(paper_id="p1", start=5, end=5, text="secret gold")
     broken = problem.model_copy(update={"evidence": (Fact(fact_id="f", spans=(span,)),)})
@@ -96,18 +92,14 @@ def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(
     environment = RLMEnvironment(lambda: other)
     environment.reset(problem_id=problem.problem_id)
     done = environment.step(ANSWER)
-    assert done.done
-    assert done.void == "internal error of the server"
-    assert done.reward is None
+    assert (done.done, done.void, done.reward) == (True, "internal error of the server", None)
     assert "secret" not in done.model_dump_json()
     assert "cannot be scored" in caplog.text
     environment.close()
     other.close()
 
 
-def test_nothing_before_the_end_depends_on_gold(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_before_the_end_depends_on_gold(service, monkeypatch):
     problems = map(service.problems.get, service.problems.ids("train", "hard"))
     one, other = next(
         (one, other)
@@ -145,19 +137,16 @@ def test_nothing_before_the_end_depends_on_gold(
     assert seen[0] == seen[1]
 
 
-def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service: Service) -> None:
-    environment = RLMEnvironment(lambda: service)
+def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service, environment):
     environment.reset(seed=0)
     environment.step(RLMAction(text="```repl\nx = 1\n```"))
     zygote = service.host._zygote.pid
     os.kill(zygote, signal.SIGKILL)
     os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)  # dead, and left for its owner to reap
     lost = environment.step(RLMAction(text="```repl\nprint(x)\n```"))
-    assert lost.void == "the sandbox failed"
-    assert lost.reward is None
+    assert (lost.void, lost.reward) == ("the sandbox failed", None)
     environment.reset(seed=0)
     assert environment.step(ANSWER).reward == 0.0
-    environment.close()
 
 
 def test_served_problems_share_by_their_id_and_own_documents_do_not(
@@ -228,9 +217,7 @@ def test_wrong_settings_name_file_and_key(tmp_path: Path, text: str, word: str) 
         ({"max_frames": 6, "max_turns": 64}, False),
     ],
 )
-def test_the_trees_budget_is_never_below_what_efficiency_pays_for(
-    limits: dict[str, int], fits: bool
-) -> None:
+def test_the_trees_budget_is_never_below_what_efficiency_pays_for(limits, fits):
     settings = ServerSettings(env=EnvSettings(limits=LimitSettings(**limits)))
     if fits:
         check_budget(settings, gold_papers=6)

@@ -8,21 +8,15 @@ import re
 import pytest
 from helpers import browser
 
-from env.problems.store import ProblemStore
 from env.server.page import FILES, FOLDER
-from tasks.config.params import Params
 
 
-def test_the_page_is_served_and_loads_nothing_from_elsewhere_nor_reads_markup(
-    server_url: str,
-) -> None:
+def test_the_page_is_served_and_loads_nothing_from_elsewhere_nor_reads_markup(server_url):
     browser.assert_safe(server_url, FOLDER, FILES)
 
 
 @pytest.mark.skipif(browser.BINARY is None, reason="needs Chromium")
-def test_a_visitor_plays_an_episode_with_children(
-    server_url: str, server_params: Params, server_problems: ProblemStore
-) -> None:
+def test_a_visitor_plays_an_episode_with_children(server_url, server_params, server_problems):
     problem = server_problems.pick("train", "medium", 1)
     gold = [span.text for fact in problem.evidence for span in fact.spans]
     method = re.findall(r"[A-Z][a-z]+", problem.question)[-1]

@@ -72,9 +72,7 @@ def test_no_chunk_is_parsed(address: tuple[str, int], monkeypatch: pytest.Monkey
     assert len(seen) == 1
 
 
-def test_whole_bodies_arrive_and_a_connection_stays_open(
-    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_bodies_arrive_and_a_connection_stays_open(address, monkeypatch):
     connected = WholeBodies.connection_made
     delays: list[int] = []
 

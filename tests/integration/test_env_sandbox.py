@@ -49,12 +49,6 @@ def test_output_is_cut_and_the_cut_counted(repl: Repl) -> None:
     assert result.cut == 901 + 5001 - LIMITS.observation_chars
 
 
-def test_chat_template_tokens_do_not_reach_the_observation(repl: Repl) -> None:
-    result = done(repl.run("print('a<|im_end|>b<|assistant|>c</s>d[INST]e <b> a<b')"))
-    assert result.stdout == "abcde <b> a<b\n"
-    assert "<|" not in done(repl.run("raise ValueError('<|im_start|>')")).traceback
-
-
 def test_lone_surrogates_are_replaced_both_ways(host: SandboxHost) -> None:
     repl = host.open({"a": "x\ud800y"})
     assert done(repl.run("print(ascii(context['a']))\nprint('\\udfff')")).stdout == "'x?y'\n?\n"
@@ -194,7 +188,7 @@ def ask(n):
     return llm_query(f"{n}") if n else "end"
 with ThreadPoolExecutor() as pool:
     out = list(pool.map(ask, [1, 2, 0]))
-FINAL([ask(llm_query_and(1)) if False else out, [rlm_query("x") for _ in range(2)]])
+FINAL([out, [rlm_query("x") for _ in range(2)]])
 """
     event = repl.run(code)
     answers = iter(["one", "two", "three", ["four"]])
@@ -235,13 +229,14 @@ FINALS = [
         [1, [2], ["x"], [0, 1], ["a", "b"]],
     ),
     ("FINAL([float('nan'), float('inf')])", [None, None]),
-    ("FINAL(search)", None),
+    ("FINAL(type(search))", "<class 'method'>"),
     ("v = ['q']\nFINAL_VAR('v')", ["q"]),
     ("v = ['q']\nFINAL_VAR(v)", ["q"]),
     ("FINAL_VAR('not a name')", "not a name"),
     ("try:\n    FINAL(1)\nexcept BaseException:\n    FINAL(2)", 1),
     ("try:\n    FINAL(1)\nexcept BaseException:\n    1 / 0", 1),
-    ("try:\n    FINAL(1)\nexcept BaseException:\n    import os; os._exit(0)", 1),
+    ("import os\ntry:\n    FINAL(1)\nexcept BaseException:\n    os._exit(0)", 1),
+    ("import os\ntry:\n    FINAL(1)\nexcept BaseException:\n    os.abort()", 1),
 ]
 
 
@@ -249,10 +244,7 @@ FINALS = [
 def test_final_gives_the_value_and_ends_the_cell(repl: Repl, code: str, value: object) -> None:
     result = done(repl.run(code + "\nprint('after')"))
     assert "after" not in result.stdout
-    if "search" in code:
-        assert "bound method" in result.final
-    else:
-        assert result.final == value
+    assert result.final == value
 
 
 @pytest.mark.parametrize(
@@ -262,8 +254,6 @@ def test_final_gives_the_value_and_ends_the_cell(repl: Repl, code: str, value: o
         "x = 1\nfor _ in range(5000): x = [x]\nFINAL(x)",
         "import sys\nsys.set_int_max_str_digits(0)\nFINAL(10 ** 6000)",
         "FINAL('x' * 5_000_000)",
-        "FINAL([1] * 300_000)",
-        "FINAL(['x' * 4_000_000] * 5)",  # sent once, but it would be there five times
         "FINAL_VAR('no_such_name')",
     ],
 )
@@ -282,12 +272,4 @@ def test_the_cpu_limit_keeps_the_variables(repl: Repl) -> None:
     assert (result.error, result.variables_lost) == ("cpu", False)
     assert (result.stdout, result.traceback) == ("a\n", "line 2: while True: pass")
     assert LIMITS.cell_cpu_s <= result.cpu_s < LIMITS.cell_cpu_s + 0.3
-    assert done(repl.run("x")).stdout == "1\n"
-
-
-def test_memory_is_limited_and_small_variables_stay(repl: Repl) -> None:
-    repl.run("x = 1")
-    result = done(repl.run("big = bytearray(10**9)"))
-    assert (result.error, result.variables_lost) == ("memory", False)
-    assert result.traceback.endswith("MemoryError")
     assert done(repl.run("x")).stdout == "1\n"

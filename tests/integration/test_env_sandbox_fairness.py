@@ -48,17 +48,13 @@ def small(small_host: SandboxHost) -> Iterator[SandboxHost]:
 
 
 def estimate(worker: WorkerProcess, exact: bool = False) -> int:
-    now = usage(worker.pid)
-    assert now is not None
-    return worker.held_bytes(now, exact)
+    return worker.held_bytes(usage(worker.pid), exact)
 
 
 # --- memory
 
 
-def test_one_episode_cannot_hold_more_than_the_budget_and_a_neighbour_keeps_its_share(
-    small: SandboxHost,
-) -> None:
+def test_one_episode_cannot_hold_more_than_the_budget_and_a_neighbour_keeps_its_share(small):
     honest = small.open("", session="honest")
     honest.run("kept = 'b' * 40_000_000")
     greedy = [small.open("", session="greedy") for _ in range(8)]
@@ -83,11 +79,7 @@ def test_a_frame_that_waits_for_children_reads_that_it_was_ended(small: SandboxH
 def test_memory_is_that_of_the_kernel_and_shared_pages_count_once(box: SandboxHost) -> None:
     repl = box.open("", session="a")
     repl.run(HOLD)
-    worker = repl._worker
-    assert worker is not None
-    exact = private(worker.pid)
-    assert exact is not None
-    assert abs(estimate(worker) - exact) < 4 << 20
+    assert abs(estimate(repl._worker) - private(pid_of(repl))) < 4 << 20
 
 
 TAKE_THE_PLACE = """
@@ -111,7 +103,6 @@ def test_pages_in_the_place_of_shared_ones_count(box: SandboxHost, flag: int, ad
     """Neither the resident size nor the exact reading of an earlier cell shows them."""
     repl = box.open("x" * (11 << 20), "a shared text", session="a")
     worker = repl._worker
-    assert worker is not None
     before = estimate(worker, exact=True)
     assert error_of(repl.run(TAKE_THE_PLACE.format(flag=flag, advice=advice))) is None
     exact = private(worker.pid) or 0
@@ -156,9 +147,7 @@ os.read(3, 1)"""
 """It sleeps in the background lane."""
 
 
-def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(monkeypatch):
     monkeypatch.setattr(repl_module, "_GIVE_UP_S", 2.0)
     limits = LIMITS.model_copy(update={"cell_cpu_s": 5.0, "cell_wall_s": 20.0})
     settings = EnvSettings(limits=limits, sandbox=SandboxSettings(running_cells=1))
@@ -172,9 +161,7 @@ def test_a_sleeper_that_takes_turns_with_a_loop_ends_as_well(
         loop.result()
 
 
-def test_a_machine_that_never_lets_a_cell_run_gives_no_error(
-    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_never_lets_a_cell_run_gives_no_error(box, monkeypatch):
     monkeypatch.setattr(repl_module, "_GIVE_UP_S", 1.0)
     repl = box.open("")
     running = POOL.submit(repl.run, "while True: pass")
@@ -205,9 +192,7 @@ def test_endless_loops_of_others_do_not_keep_a_short_cell_waiting(box: SandboxHo
 # --- descriptors
 
 
-def test_workers_of_one_session_take_no_neighbours_descriptors(
-    box: SandboxHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_of_one_session_take_no_neighbours_descriptors(box, monkeypatch):
     monkeypatch.setattr(box._shared.ledger, "most", len(box._shared.ledger._holdings) + 8)
     greedy = [box.open("", session="greedy of descriptors") for _ in range(8)]
     assert isinstance(greedy[0].run("x = 'a' * 9_000_000\nllm_query('a')"), SubCall)

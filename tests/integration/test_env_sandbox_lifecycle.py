@@ -62,9 +62,7 @@ CRASHES = [
 
 
 @pytest.mark.parametrize("cycles", [30, pytest.param(1000, marks=[pytest.mark.nightly])])
-def test_nothing_is_left_after_many_crashes(
-    cycles: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_after_many_crashes(cycles, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     box = SandboxHost(EnvSettings(limits=LIMITS))
     gc.collect()
@@ -121,7 +119,6 @@ busy.run("while True: pass")
 """
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
         pids = [int(pid) for pid in server.stdout.readline().split()]
         time.sleep(0.3)
         assert len(pids) == 3
@@ -178,9 +175,7 @@ def test_without_libseccomp_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> N
     [b"", b"\0" * 16, (0x06).to_bytes(2, "little") + b"\0\0" + (0x7FFF0000).to_bytes(4, "little")],
     ids=["empty", "invalid", "allows everything"],
 )
-def test_a_filter_that_does_not_hold_stops_the_host(
-    monkeypatch: pytest.MonkeyPatch, program: bytes
-) -> None:
+def test_a_filter_that_does_not_hold_stops_the_host(monkeypatch, program):
     gc.collect()
     before = left()
     monkeypatch.setattr(host, "compile_filter", lambda: program)

@@ -24,9 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def snippets() -> dict[str, str]:
-    text = (
-        Path(__file__).parents[1].joinpath("data/sandbox_snippets.txt").read_text(encoding="utf-8")
-    )
+    text = (ROOT / "tests/data/sandbox_snippets.txt").read_text(encoding="utf-8")
     parts = [part.partition("\n") for part in text.split("\n## ")[1:]]
     return {name: code for name, _, code in parts}
 

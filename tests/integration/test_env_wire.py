@@ -3,17 +3,14 @@
 import json
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from env.client import Sessions, check_wire
 from env.errors import EpisodeError, RefusedError
 from env.models import WIRE_VERSION, FrameTurn, RLMAction
-from env.problems.store import ProblemStore
 from env.settings import rules
 from rewards.combine import COMPONENTS
-from tasks.config.params import Params
 from tasks.deployment.checks import metadata
 from tasks.errors import ConfigError
 
@@ -31,9 +28,7 @@ def _code(*cells: tuple[int, str]) -> RLMAction:
 # --- episodes
 
 
-def test_components_counters_and_child_scores_come_with_the_end(
-    session: Sessions, server_problems: ProblemStore
-) -> None:
+def test_components_counters_and_child_scores_come_with_the_end(session, server_problems):
     problem = server_problems.get(server_problems.ids("test", "hard")[2])
     span = problem.evidence[0].spans[0]
     session.reset(0, problem_id=problem.problem_id).result()
@@ -41,11 +36,9 @@ def test_components_counters_and_child_scores_come_with_the_end(
     session.step(0, _code((0, code))).result()
     done = session.step(0, _code((1, f"FINAL([{span.text!r}])"), (2, "FINAL([])"))).result()
     assert done.done
-    assert done.metrics is not None
     assert done.metrics.precision == 1.0
     assert done.frame_scores == {1: done.metrics.f1, 2: 0.0}
     assert set(done.components) == set(COMPONENTS)
-    assert done.problem is not None
     assert done.problem.tier == problem.tier
     assert (done.counters.turns, done.counters.sub_calls, done.counters.frames) == (3, 2, 3)
 
@@ -61,9 +54,7 @@ def test_components_counters_and_child_scores_come_with_the_end(
         (RLMAction(turns=[FrameTurn(frame=3, text="x")]), "no frame 3"),
     ],
 )
-def test_wrong_actions_are_refused_and_change_nothing(
-    session: Sessions, action: RLMAction, word: str
-) -> None:
+def test_wrong_actions_are_refused_and_change_nothing(session, action, word):
     session.reset(0, seed=0).result()
     with pytest.raises(RefusedError, match=word):
         session.step(0, action).result()
@@ -85,9 +76,7 @@ def test_wrong_actions_are_refused_and_change_nothing(
         ({"question": "Why?", "papers": {"a": "x" * 2_000_001}}, "longer than 2000000 characters"),
     ],
 )
-def test_wrong_resets_are_refused_in_words_and_leave_the_episode(
-    session: Sessions, arguments: dict[str, Any], words: str
-) -> None:
+def test_wrong_resets_are_refused_in_words_and_leave_the_episode(session, arguments, words):
     session.reset(0, seed=0).result()
     session.step(0, _code((0, "x = 41"))).result()
     with pytest.raises(RefusedError, match=words):
@@ -96,9 +85,7 @@ def test_wrong_resets_are_refused_in_words_and_leave_the_episode(
     assert after.frames[0].messages[0].content == "42"
 
 
-def test_a_repeated_seq_is_answered_once_and_the_end_is_final(
-    session: Sessions,
-) -> None:
+def test_a_repeated_seq_is_answered_once_and_the_end_is_final(session):
     session.reset(0, seed=0).result()
     action = _code((0, "print(7)")).model_copy(update={"seq": 5})
     first = session.step(0, action).result()
@@ -128,22 +115,15 @@ def test_own_documents_play_without_a_reward(session: Sessions) -> None:
     shown = session.step(0, _code((0, "print(context['a'])"))).result()
     assert "<|im_end|>" not in shown.frames[0].messages[0].content
     done = session.step(0, _code((0, "FINAL(search(context, 'wins'))"))).result()
-    assert done.done
-    assert done.reward is None
-    assert done.components == {}
-    assert done.metrics is None
+    assert (done.done, done.reward, done.components, done.metrics) == (True, None, {}, None)
 
 
 # --- other fates
 
 
-def test_a_lost_connection_voids_the_episode_and_the_next_reset_reconnects(
-    session: Sessions,
-) -> None:
+def test_a_lost_connection_voids_the_episode_and_the_next_reset_reconnects(session):
     session.reset(0, seed=0).result()
     client = session._clients[0]
-    assert client is not None
-    assert client._ws is not None
     session._loop.call_soon_threadsafe(client._ws.transport.abort)
     with pytest.raises(EpisodeError):
         session.step(0, RLMAction(text="x")).result()
@@ -153,9 +133,7 @@ def test_a_lost_connection_voids_the_episode_and_the_next_reset_reconnects(
 # --- metadata
 
 
-def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(
-    server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(server_url, monkeypatch):
     with pytest.raises(RefusedError, match=f"version 1 .*, this client {WIRE_VERSION}"):
         check_wire("here", {"name": "rlm", "version": "0.1.0"})  # all servers before version 2
     monkeypatch.setattr("env.client._same_wire", set())
@@ -167,9 +145,7 @@ def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(
         metadata(server_url)
 
 
-def test_metadata_names_the_enforced_layers_and_no_gold(
-    server_url: str, server_params: Params, server_problems: ProblemStore
-) -> None:
+def test_metadata_names_the_enforced_layers_and_no_gold(server_url, server_params, server_problems):
     with urllib.request.urlopen(f"{server_url}/metadata") as response:
         about = json.load(response)
     problem = server_problems.get(server_problems.ids("test", "hard")[1])

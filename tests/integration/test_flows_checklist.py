@@ -37,9 +37,7 @@ def test_the_command_succeeds_where_no_point_is_open(monkeypatch: pytest.MonkeyP
     assert "Asked, done, why otherwise" in told.output
 
 
-def test_a_damaged_report_leaves_only_its_point_open(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_report_leaves_only_its_point_open(repository, monkeypatch):
     (repository / "reports").mkdir()
     (repository / "reports/evaluation.json").write_text('{"n": ')
     names = ["before and after", "four defended components", "Space is live"]

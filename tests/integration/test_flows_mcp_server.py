@@ -86,9 +86,7 @@ def offspring() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def test_an_agent_asks_and_errs_and_no_process_is_left(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
+def test_an_agent_asks_and_errs_and_no_process_is_left(folder, fake):
     before = set(offspring())
 
     async def talk() -> list[psutil.Process]:
@@ -156,9 +154,7 @@ def assert_ended(server: subprocess.Popen[str], processes: list[psutil.Process],
     assert not psutil.wait_procs(processes, timeout=5.0)[1]
 
 
-def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_question(
-    folder: Path, fake: fake_endpoint.FakeServer
-) -> None:
+def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_question(folder, fake):
     before = set(offspring())
     played_on = []
 

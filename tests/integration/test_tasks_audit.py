@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from helpers.recorder import Recorder
+from helpers.recorder import recorded
 
-from agent.rollouts.trajectory import FrameRecord, Trajectory
+from agent.rollouts.trajectory import Trajectory
 from env.models import AnswerMetrics
 from env.problems.schema import from_row, to_row
 from tasks import audit, paths, prepare
@@ -40,7 +40,7 @@ def data(served_folder: Path) -> Path:
 
 
 def run(params: Params) -> dict[str, Any]:
-    audit.run(params, Recorder())  # type: ignore[arg-type]
+    recorded(audit, params)
     return dict(json.loads(audit.REPORT.read_text()))
 
 
@@ -83,22 +83,14 @@ def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params
     assert chosen.problem_id in audit.PAGE.read_text()  # the page is there, to look at
 
 
-def episode(void: str | None = None) -> Trajectory:
-    return Trajectory(
-        problem_id="q",
-        difficulty="easy",
-        frames={0: FrameRecord(0, None, 0, "rlm", stop_reason="final")},
-        reward=None if void else 1.0,
-        components={} if void else dict.fromkeys(audit.COMPONENTS, 1.0),
-        metrics=None if void else AnswerMetrics(precision=1, recall=1, f1=1),
-        void=void,
-    )
-
-
 def test_a_void_episode_is_left_out_of_the_means_and_only_voids_are_an_error() -> None:
-    report = audit.describe({"oracle": [episode(), episode(void="the sandbox failed")]})
+    components = dict.fromkeys(audit.COMPONENTS, 1.0)
+    perfect = AnswerMetrics(precision=1, recall=1, f1=1)
+    played = Trajectory("q", "easy", reward=1.0, components=components, metrics=perfect)
+    lost = Trajectory("q", "easy", void="the sandbox failed")
+    report = audit.describe({"oracle": [played, lost]})
     numbers = report["levels"]["easy"]["policies"]["oracle"]
     assert (numbers["episodes"], numbers["void"], numbers["reward"]) == (1, 1, 1.0)
     assert report["unsolved"] == {}
     with pytest.raises(StageError, match="the sandbox failed"):
-        audit.describe({"oracle": [episode(void="the sandbox failed")]})
+        audit.describe({"oracle": [lost]})

@@ -143,9 +143,7 @@ def test_nothing_outside_the_folder_is_read(folder: Path, name: str) -> None:
     assert "linked/secret.md" not in documents(folder).names()
 
 
-def test_folders_that_are_not_searched_are_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_that_are_not_searched_are_told(folder, monkeypatch):
     (folder / "deep/aside").symlink_to(folder.parent)
     (folder / "locked").mkdir()
     scan = os.scandir
@@ -209,9 +207,7 @@ def test_no_folder_and_an_empty_one_are_told(tmp_path: Path) -> None:
         read(tmp_path / "empty", [question("Alpha scores 42 points.", "a.md")])
 
 
-def test_files_that_cost_too_much_are_faults_and_the_others_are_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_cost_too_much_are_faults_and_the_others_are_read(folder, monkeypatch):
     hostile = {
         "1.html": b"<p>Text.</p>" + b"<a " * 60_000,  # each is read to the end of the page
         "2.html": b"<p>" + b"&amp;" * 4_000_000,

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.changed import changed
 from helpers.fake_endpoint import serving
 from helpers.problem_files import write_problems
 from helpers.random_model import qwen, save_qwen, tokenizer
-from helpers.recorder import Recorder
-from safetensors.torch import load_file
+from helpers.recorder import Recorder, recorded
+from safetensors.torch import load_file, save_file
 
 from agent.demonstrations import unsloth_process
 from agent.demonstrations.demonstrator import Demonstrator
@@ -23,9 +24,10 @@ from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.policies.hf_policy import load_model
 from env.problems.store import ProblemStore
-from tasks import paths, warmstart
+from tasks import export, paths, train, warmstart
 from tasks.config.params import Params
 from tasks.errors import StageError
+from tasks.tracking import runs
 from tasks.training import demonstrate, problem_data
 
 pytestmark = [
@@ -73,7 +75,7 @@ def params(served_folder: Path, server_problems: ProblemStore, server_params: Pa
 def test_without_good_episodes_no_base_is_written(params: Params) -> None:
     strict = changed(params, warmstart={"sft": {"min_reward": 1.0}})
     with pytest.raises(StageError, match="none of 4 demonstrations is good enough"):
-        warmstart.run(strict, Recorder())  # type: ignore[arg-type]
+        recorded(warmstart, strict)
     assert not paths.BASE.exists()
 
 
@@ -89,17 +91,15 @@ def test_a_killed_training_goes_on_and_leaves_the_base_alone(params, monkeypatch
     monkeypatch.setattr("agent.demonstrations.supervised.SAVE_EVERY", 1)
     long = changed(params, warmstart={"sft": {"epochs": 3}})
     with pytest.raises(KeyboardInterrupt):
-        warmstart.run(long, Dies())  # type: ignore[arg-type]
+        warmstart.run(long, Dies())
     assert demonstrate.CHECKPOINTS.exists()
-    warmstart.run(long, Recorder())  # type: ignore[arg-type]
+    recorded(warmstart, long)
     assert "resuming after step 1 " in capsys.readouterr().err
     assert paths.BASE.exists()
     assert not demonstrate.CHECKPOINTS.exists()
 
 
-def test_training_plays_what_was_not_shown_unless_too_little_is_left(
-    params: Params, server_problems: ProblemStore
-) -> None:
+def test_training_plays_what_was_not_shown_unless_too_little_is_left(params, server_problems):
     ids = set(server_problems.ids("train", "easy"))
     write_problems(paths.TRAIN, map(server_problems.get, ids))
     shown = {problem.problem_id for problem in demonstrate.choose(params)}
@@ -114,9 +114,7 @@ def test_training_plays_what_was_not_shown_unless_too_little_is_left(
     assert played(len(ids) - 3, "sft") == played(1, "none") == ids
 
 
-def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(
-    params: Params, server_problems: ProblemStore
-) -> None:
+def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(params, server_problems):
     problems = demonstrate.choose(params)
     writer = Written(problems, params.env)
     talks = Conversations(qwen(), tokenizer(), params.generation)
@@ -129,23 +127,19 @@ def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(
             return "I do not know."
         return writer.texts.get(json.dumps(talk), "yes")
 
-    run = Recorder()
     with serving() as fake:
         fake.reply = reply
         teacher = {"teacher": "endpoint", "base_url": fake.url, "model": "teacher"}
-        taught = changed(params, warmstart={"sft": teacher})
-        base = warmstart.run(taught, run)  # type: ignore[arg-type]
+        run = recorded(warmstart, changed(params, warmstart={"sft": teacher}))
     assert {body["model"] for body in fake.bodies} == {"teacher"}
     assert run.metrics["warmstart/shown_easy"] == 0.75
     assert run.metrics["warmstart/rows"] > 3
-    model, _ = load_model(base)
+    model, _ = load_model(paths.BASE)
     weights = dict(model.named_parameters())
     assert any(weight.abs().max() > 0 for name, weight in weights.items() if "lora_B" in name)
 
 
-def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
-    params: Params, monkeypatch: pytest.MonkeyPatch, warm: str
-) -> None:
+def test_unsloth_trains_in_its_own_process_and_its_adapter_is_the_bases(params, monkeypatch, warm):
     monkeypatch.setenv("PYTHONPATH", str(STANDIN))
     monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setattr(unsloth_process, "require_unsloth", lambda: None)
@@ -162,18 +156,41 @@ def test_unsloth_trains_in_a_process_of_its_own_and_its_adapter_is_the_bases(
 
     monkeypatch.setattr(model_files, "free_memory", freed)
     monkeypatch.setattr(unsloth_process, "train_with_unsloth", trained)
-    run = Recorder()
     quantised = changed(params, model={"backend": "unsloth", "quantisation": "nf4"})
-    base = warmstart.run(quantised, run)  # type: ignore[arg-type]
-    assert run.metrics["warmstart/loss"] > 0
+    assert recorded(warmstart, quantised).metrics["warmstart/loss"] > 0
     assert "unsloth" not in sys.modules
     # Else this process would keep most of a small card, which the base was quantised on.
     assert events == ["freed, base written", "trained"]
     assert not Path("unsloth_compiled_cache").exists()
-    model, _ = load_model(base)  # as the trainer of GRPO loads it
+    model, _ = load_model(paths.BASE)  # as the trainer of GRPO loads it
     weights = dict(model.named_parameters())
-    saved = load_file(base / "adapter/adapter_model.safetensors")
+    saved = load_file(paths.BASE / "adapter/adapter_model.safetensors")
     assert len(saved) == 28
     for name, value in saved.items():
         assert (weights[name.replace(".weight", ".default.weight")] == value).all()
         assert value.abs().max() > 0
+
+
+def test_a_model_of_the_hub_is_quantised_taught_trained_and_merged(params, mlflow_store):
+    """Its weights are random and its steps few: what is written counts, and not learning."""
+    few = {"steps": 1, "problems_per_step": 1, "group_size": 2, "evaluate_every": 0}
+    params = changed(params, model={"quantisation": "nf4"}, train=few, export={"prompts": 2})
+    assert recorded(warmstart, params).metrics["warmstart/loss"] > 0
+    assert json.loads((paths.BASE / "provenance.json").read_text())["from"] == params.model.source
+    config = json.loads((paths.BASE / "adapter/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == params.model.source
+    model, _ = load_model(paths.BASE)
+    assert model.active_peft_config.target_modules == set(params.train.lora.targets)
+    assert "Linear4bit" in {type(module).__name__ for module in model.modules()}
+    twin, _ = load_model(paths.BASE / "twin")
+    assert all(weight.dtype == torch.float32 for weight in twin.parameters())
+    # Demonstrations have long turns; of a model that knows nothing, short ones are as good.
+    short = changed(params, generation={"max_turn_tokens": 16})
+    with runs.stage_run("train", params) as training:
+        weights = train.run(short, training) / "adapter_model.safetensors"
+
+    # Its weights are changed: episodes of a model so little taught earn nothing.
+    moved = {name: weight + 0.02 for name, weight in load_file(weights).items()}
+    save_file(moved, weights, metadata={"format": "pt"})
+    with runs.stage_run("export", params) as exporting:
+        assert (export.run(short, exporting) / "model.safetensors").is_file()

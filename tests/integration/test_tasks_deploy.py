@@ -1,4 +1,6 @@
-"""Stage `deploy`: a server of its own, its limits, and its end."""
+"""Stage `deploy`: the targets `local` and `docker`, and the files that a deployment copies."""
+
+from __future__ import annotations
 
 import os
 import signal
@@ -12,13 +14,14 @@ import pytest
 from helpers.sandbox_events import wait_for
 
 from tasks.config import resolve
+from tasks.config.params import Params
+from tasks.deployment import build_context, docker
 from tasks.deployment.environment import ENV_URL, environment
 from tasks.deployment.local import local_server
 from tasks.errors import ConfigError, StageError
 
 FOREIGN = {"OPENAI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "MLFLOW_TRACKING_PASSWORD"}
-FOREIGN |= {"RLM_ENV_TOKEN", "MLFLOW_TRACKING_URI", "PREFECT_API_URL"}
-FOREIGN |= {"PREFECT_API_AUTH_STRING"}
+FOREIGN |= {"RLM_ENV_TOKEN", "MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"}
 FEW = "prepare.synthetic.collections={train: 1, validation: 1, test: 1}"
 
 
@@ -32,19 +35,14 @@ def test_the_server_inherits_no_key_of_others(monkeypatch: pytest.MonkeyPatch) -
     assert FOREIGN.isdisjoint(found)
 
 
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [
-        ("env.search_window=9", "env.search_window is 0 there"),
-        ("env.limits.max_turns=5", "env.limits.max_turns is 8 there"),
-        ("rewards.read_chars=150", "rewards.read_chars is 200 there"),
-    ],
-)
-def test_no_stage_uses_a_server_with_other_rules(
-    server_url: str, monkeypatch: pytest.MonkeyPatch, override: str, says: str
-) -> None:
+OTHER_RULES = {"env.search_window": 9, "env.limits.max_turns": 5, "rewards.read_chars": 150}
+
+
+@pytest.mark.parametrize(("setting", "value"), OTHER_RULES.items())
+def test_no_stage_uses_a_server_with_other_rules(server_url, monkeypatch, setting, value):
     monkeypatch.setenv(ENV_URL, server_url)
-    with pytest.raises(ConfigError, match=says), environment(resolve(overrides=[override])):
+    params = resolve(overrides=[f"{setting}={value}"])
+    with pytest.raises(ConfigError, match=rf"{setting} is \d+ there"), environment(params):
         pass
 
 
@@ -62,6 +60,8 @@ _CHILD = f"""
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tasks.config import resolve
+from tasks.config.params import Params
+from tasks.deployment import build_context, docker
 from tasks.deployment.local import local_server
 with local_server(resolve(overrides=[{FEW!r}]), data=None) as url:
     print(url, flush=True)
@@ -95,3 +95,134 @@ def test_the_server_ends_with_the_process_that_started_it() -> None:
         starter.wait(timeout=60)
         assert wait_for(lambda url=url: not _listens(url), 30), number  # type: ignore[misc]
         starter.stdout.close()
+
+
+# --- the target `docker`
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "word"),
+    [
+        ('case "$1" in inspect) echo false;; logs) echo boom >&2;; esac', StageError, "boom"),
+        ("echo no space left >&2; exit 1", StageError, "no space left"),
+        ('case "$1" in build) exec sleep 60;; esac', StageError, "takes longer than 1 s"),
+        (None, ConfigError, "deploy.target: local"),
+    ],
+)
+def test_what_docker_cannot_do_is_said(tmp_path, monkeypatch, script, error, word):
+    params = resolve(overrides=["deploy.target=docker", "threads=1", FEW])
+    monkeypatch.delenv(ENV_URL, raising=False)
+    monkeypatch.chdir(tmp_path)
+    if script:
+        (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else "/nowhere")
+    run = docker._docker
+    monkeypatch.setattr(docker, "_docker", lambda *words, **_: run(*words, wait_s=1.0))
+    with pytest.raises(error, match=word), environment(params):
+        pass
+
+
+_WITHOUT_CAPABILITIES = """
+import ctypes
+from env.server.sandbox import SandboxHost
+from env.server.sandbox.inside import confine
+from env.settings import EnvSettings
+for number in range(64):  # PR_CAPBSET_DROP, else the zygote's exec would gain them again
+    ctypes.CDLL(None).prctl(24, number, 0, 0, 0)
+assert confine._drop_capabilities()
+host = SandboxHost(EnvSettings())
+print(*host.enforced)
+host.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to take its capabilities")
+def test_root_without_capabilities_keeps_its_user_and_every_other_layer() -> None:
+    layers = subprocess.check_output([sys.executable, "-c", _WITHOUT_CAPABILITIES]).decode().split()
+    assert "uid" not in layers
+    assert {"no_new_privs", "no_capabilities", "rlimits", "seccomp"} <= set(layers)
+
+
+# --- limits of the container
+
+
+def option(params: Params, name: str) -> str:
+    given = docker.boundary(params)
+    return given[given.index(name) + 1]
+
+
+@pytest.mark.parametrize(("sessions", "frames"), [(256, 256), (8, 256), (8, 40)])
+def test_every_frame_of_every_session_fits_into_the_limit_of_processes(sessions, frames):
+    params = resolve(overrides=[f"env.max_sessions={sessions}", f"env.limits.max_frames={frames}"])
+    spare = int(option(params, "--pids-limit")) - sessions * (frames + 1)
+    assert 0 < spare <= 100
+
+
+def test_a_port_of_this_machine_answers_for_no_other_name() -> None:
+    params = resolve(overrides=["env.allowed_hosts=[rlm.example]"])
+    assert docker.of_this_machine(params).env.allowed_hosts == ["rlm.example", "localhost"]
+
+
+def test_the_container_has_no_rights_no_swap_and_writes_nowhere_but_tmp() -> None:
+    params = resolve(overrides=["deploy.docker.memory_mb=2048"])
+    assert option(params, "--memory") == option(params, "--memory-swap") == "2048m"
+    given = " ".join(docker.boundary(params))
+    assert "--cap-drop ALL --security-opt no-new-privileges" in given
+    assert "--read-only --tmpfs /tmp" in given
+
+
+# --- files of the build
+
+FILES = (
+    *("Dockerfile", ".dockerignore", "constraints.txt", "openenv.yaml", "env/__init__.py"),
+    *("env/requirements.txt", "env/server/app.py", "env/server/page/page.js", "rewards/combine.py"),
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the files of a server, without git."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"# {name}\n")
+    monkeypatch.setattr(build_context, "SOURCE", tmp_path)
+    return tmp_path
+
+
+def git(project: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(project), *arguments], check=True, capture_output=True)
+
+
+def test_only_tracked_files_are_copied_and_the_others_are_named(project, caplog):
+    git(project, "init")
+    git(project, "add", ".")
+    (project / "env/notes.txt").write_text("a password")
+    (project / "rewards/new.py").write_text("x = 1\n")
+    (project / "env/link.txt").symlink_to("/etc/hostname")
+    (project / "secrets.py").write_text("outside of the packages")
+    assert sorted(build_context.source_files()) == sorted(FILES)
+    (warning,) = [record.getMessage() for record in caplog.records]
+    named = "env/link.txt, env/notes.txt, rewards/new.py. These files are not deployed"
+    assert warning.startswith(f"deploy: git does not track {named}")
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+@pytest.mark.parametrize("link", ["env/notes.txt", "env/server"])
+def test_a_link_is_refused(project: Path, link: str, tracked: bool) -> None:
+    target = project / "elsewhere"
+    if (project / link).is_dir():
+        (project / link).rename(target)
+    (project / link).symlink_to(target)
+    if tracked:
+        git(project, "init")
+        git(project, "add", "--all")
+    with pytest.raises(StageError, match=rf"{link}.* leads elsewhere: a deployment copies no link"):
+        build_context.source_files()
+
+
+def test_without_git_the_suffix_decides(project: Path) -> None:
+    (project / "env/notes.txt").write_text("a password")
+    (project / "env/.env").write_text("KEY=1")
+    (project / "env/app.pyc").write_bytes(b"x")
+    assert sorted(build_context.source_files()) == sorted(FILES)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pytest
 from helpers.changed import changed, write_params
 from helpers.fake_endpoint import FakeServer, serving
-from helpers.recorder import Recorder
+from helpers.recorder import Recorder, recorded
 from typer.testing import CliRunner
 
 from agent.policies.base import Policy, TurnReply
@@ -25,13 +26,8 @@ from tasks.tracking.runs import result_metrics
 EPISODES = 9
 
 
-class Failing:
-    """A policy whose every turn fails: void episodes."""
-
-    def act(self, requests: Any) -> list[TurnReply]:
-        return [TurnReply(text="", finish="error") for _ in requests]
-
-    def release(self, keys: Any) -> None: ...
+FAILING = mock.Mock(spec=Policy, act=lambda asked: [TurnReply("", finish="error") for _ in asked])
+"""A policy whose every turn fails: void episodes."""
 
 
 class Killed:
@@ -73,54 +69,41 @@ def with_settings(params: Params, settings: dict[str, int]) -> Params:
     return params.model_copy(update={"evaluate": evaluate})
 
 
-def run(params: Params) -> Recorder:
-    recorder: Any = Recorder()
-    evaluate.run(params, recorder)
-    return recorder
-
-
 def test_a_killed_run_leaves_what_it_has_played_to_the_next(short, monkeypatch, capsys):
     """What was played counts only for the same models."""
     play_as(monkeypatch, before=careless(), after=Killed())
     with pytest.raises(KeyboardInterrupt):
-        run(short)
+        recorded(evaluate, short)
     play_as(monkeypatch, before=Killed(), after=fields_expert())
     with pytest.raises(KeyboardInterrupt):  # its episodes one at a time aren't kept
-        run(short)
+        recorded(evaluate, short)
     assert capsys.readouterr().err.count("played by the run before") == 2
     (paths.MERGED / "config.json").write_text("{}")
     with pytest.raises(KeyboardInterrupt):
-        run(short)
+        recorded(evaluate, short)
     assert "played by the run before" not in capsys.readouterr().err
 
 
-def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
-    project: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recorder = run(project)
+def test_an_expert_is_measured_to_be_better_than_a_careless_policy(project, capsys):
+    run = recorded(evaluate, project)
     told = json.loads(paths.EVALUATION.read_text())
     assert told["n"] == EPISODES
     assert told["after"]["f1_greedy"] > 0.9
-    assert told["before"]["reward_mean"] < told["after"]["reward_mean"]
     assert told["reward"]["ci95"][0] > 0
     assert told["reward"]["mode"] == "sampled"
     assert told["after"]["greedy"]["exact_match"] > told["before"]["greedy"]["exact_match"]
     assert told["improvement"] in capsys.readouterr().out
-    assert recorder.metrics["evaluate/f1_greedy_after"] == told["after"]["f1_greedy"]
-    assert recorder.artifacts == [paths.EVALUATION, evaluate.EPISODES, paths.TRANSCRIPTS]
+    assert run.metrics["evaluate/f1_greedy_after"] == told["after"]["f1_greedy"]
+    assert run.artifacts == [paths.EVALUATION, evaluate.EPISODES, paths.TRANSCRIPTS]
 
     episodes = pd.read_parquet(evaluate.EPISODES)
     assert len(episodes) == 2 * 2 * EPISODES  # two models; greedy and sampled
-    keys = ["problem_id", "mode"]
-    before, after = (
-        episodes[episodes["model"] == model].set_index(keys).sort_index()
-        for model in ("before", "after")
-    )
+    keyed = episodes.set_index(["model", "problem_id", "mode"]).sort_index()
+    before, after = keyed.loc["before"], keyed.loc["after"]
     assert before.index.equals(after.index)  # the same problems and modes
     assert set(episodes.groupby("difficulty").size()) == {2 * 2 * EPISODES // 3}
-    assert told["after"]["reward_mean"] == pytest.approx(
-        after.xs("sampled", level="mode")["reward"].mean()
-    )
+    sampled = after.xs("sampled", level="mode")
+    assert told["after"]["reward_mean"] == pytest.approx(sampled["reward"].mean())
 
     lines = [json.loads(line) for line in paths.TRANSCRIPTS.read_text().splitlines()]
     played = set(episodes.loc[episodes["difficulty"] == "easy", "problem_id"])
@@ -131,48 +114,38 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(
     assert any(frame["parent"] is not None for line in lines for frame in line["frames"])
 
 
-def test_void_episodes_of_a_model_stop_the_stage_and_keep_the_old_report(
-    short: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    play_as(monkeypatch, before=careless(), after=Failing())
+def test_void_episodes_of_a_model_stop_the_stage_and_keep_the_old_report(short, monkeypatch):
+    play_as(monkeypatch, before=careless(), after=FAILING)
     paths.EVALUATION.parent.mkdir()
     paths.EVALUATION.write_text("old")
     with pytest.raises(StageError, match=r"all episodes of after are void"):
-        run(short)
+        recorded(evaluate, short)
     assert paths.EVALUATION.read_text() == "old"
     assert not evaluate.EPISODES.exists()
 
 
-class DyingAlone:
-    """Plays `left` episodes of each model one at a time, then the environment is gone."""
+def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(short, monkeypatch, caplog):
+    play_model, alone = evaluate.play_model, [0, 2]
 
-    def __init__(self, *left: int) -> None:
-        self.left, self.play_model = list(left), evaluate.play_model
-
-    def __call__(self, model: Any, url: str, specs: Any, *args: Any, **options: Any) -> Any:
+    def dying(model: Any, url: str, specs: Any, *args: Any, **options: Any) -> Any:
+        """One at a time, play so many episodes of each model; then the environment is gone."""
         if options["sessions"] > 1:
-            return self.play_model(model, url, specs, *args, **options)
-        if left := self.left.pop(0):
-            self.play_model(model, url, specs[:left], *args, **options)
+            return play_model(model, url, specs, *args, **options)
+        if left := alone.pop(0):
+            play_model(model, url, specs[:left], *args, **options)
         raise EpisodeError("the environment plays no more")
 
-
-def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(
-    short: Params, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(evaluate, "play_model", DyingAlone(0, 2))
-    run(short)
+    monkeypatch.setattr(evaluate, "play_model", dying)
+    recorded(evaluate, short)
     told = json.loads(paths.EVALUATION.read_text())
     assert told["after"]["f1_greedy"] > 0.9
     for model, left in (("before", 0), ("after", 2)):
         latency = told[model]["latency"]["one_at_a_time"]
-        assert latency["episodes"] == left
-        assert (latency["p50_s"] is None) == (left == 0)
+        assert (latency["episodes"], latency["p50_s"] is None) == (left, left == 0)
         assert ("result/latency_p50_s" in result_metrics(told[model])) == (left > 0)
-        warnings = [text for text in caplog.messages if f"{model}, one at a time" in text]
-        assert len(warnings) == 1
-        assert f"only {left} of 3 episodes count for the latency" in warnings[0]
-        assert "the environment plays no more" in warnings[0]
+        (warning,) = [text for text in caplog.messages if f"{model}, one at a time" in text]
+        assert f"only {left} of 3 episodes count for the latency" in warning
+        assert "the environment plays no more" in warning
 
 
 @pytest.fixture
@@ -186,40 +159,30 @@ def play(params: Params, endpoint: FakeServer) -> Path:
     return evaluate_model.measure_model(params, Recorder(), "some/model", endpoint.url)  # type: ignore[arg-type]
 
 
-def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(
-    served_folder: Path, params: Params
-) -> None:
-    # Two problems of each difficulty, below the bound of the setting.
-    few = params.evaluate.model_copy(update={"episodes": 6})
-    short = params.model_copy(update={"evaluate": few})
+def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(served_folder, params):
+    short = with_settings(params, {"episodes": 6})  # two problems of each difficulty
     run: Any = Recorder()
     said: list[str] = []
     with serving() as endpoint:
         endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
         path = evaluate_model.measure_model(short, run, "some/model", endpoint.url, said.append)
     # The estimate: 2 episodes and two first questions used 40 and 12 tokens; 12 episodes follow.
-    estimate, _ = said
-    assert "12 episodes follow, with about 240 prompt tokens and 72 output tokens" in estimate
+    assert "12 episodes follow, with about 240 prompt tokens and 72 output tokens" in said[0]
     told = json.loads(path.read_text())
     assert path == evaluate_model.REPORTS / "some-model.json"
-    assert told["n"] == 6
     # 6 greedy, 6 sampled, 2 alone, one turn each, and two first questions; the endpoint counts 10
     # and 3 tokens a request.
-    assert told["cost"]["episodes"] == 14
-    assert told["cost"]["requests"] == 16
+    assert [told["n"], told["cost"]["episodes"], told["cost"]["requests"]] == [6, 14, 16]
     assert told["cost"]["total"] == pytest.approx(16 * 10 * 2.0 / 1e6)
     assert run.metrics["result/tokens_per_episode"] == pytest.approx(13 * 16 / 14)
-    assert told["tokens"] == pytest.approx(
-        {"sampled_per_episode": 3 * 16 / 14, "prompt_per_episode": 10 * 16 / 14}
-    )
+    tokens = {"sampled_per_episode": 3 * 16 / 14, "prompt_per_episode": 10 * 16 / 14}
+    assert told["tokens"] == pytest.approx(tokens)
     assert run.metrics["result/f1"] == 0.0
     assert run.metrics["result/latency_p50_s"] > 0
     assert run.artifacts == [path]
 
 
-def test_the_command_refuses_problems_of_other_settings(
-    served_folder: Path, params: Params
-) -> None:
+def test_the_command_refuses_problems_of_other_settings(served_folder, params):
     write_params(params)
     Path("data/report.json").write_text('{"settings_sha256": "other", "source": "files"}')
     done = CliRunner().invoke(cli.app, ["evaluate", "--model", "some/model"])
@@ -233,9 +196,7 @@ def test_an_endpoint_without_a_model_is_refused() -> None:
     assert "--base-url needs --model" in done.stderr
 
 
-def test_an_endpoint_that_refuses_is_told_in_its_own_words(
-    served_folder: Path, params: Params
-) -> None:
+def test_an_endpoint_that_refuses_is_told_in_its_own_words(served_folder, params):
     with serving() as endpoint:
         endpoint.plan = [400] * 200
         endpoint.error = {"message": "Use 'max_completion_tokens' instead"}
@@ -251,9 +212,7 @@ def lose_some(endpoint: FakeServer, every: int) -> None:
     endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
 
 
-def test_a_model_that_lost_many_episodes_is_not_measured(
-    served_folder: Path, params: Params
-) -> None:
+def test_a_model_that_lost_many_episodes_is_not_measured(served_folder, params):
     with serving() as endpoint:
         lose_some(endpoint, every=10)
         with pytest.raises(
@@ -265,9 +224,9 @@ def test_a_model_that_lost_many_episodes_is_not_measured(
     assert [path.name for path in evaluate_model.REPORTS.iterdir()] == ["episodes"]
 
 
-def test_the_command_measures_a_model_that_lost_few_episodes_with_a_warning(
-    served_folder: Path, params: Params, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_command_measures_a_model_that_lost_few_episodes_and_warns(
+    served_folder, params, caplog
+):
     write_params(params)
     with serving() as endpoint:
         lose_some(endpoint, every=20)

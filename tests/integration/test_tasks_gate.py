@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 from helpers.problem_files import write_problems
-from helpers.recorder import Recorder
+from helpers.recorder import Recorder, recorded
 
-from agent.policies.base import TurnReply
+from agent.policies.base import Policy, TurnReply
 from agent.policies.scripted import Scripted, oracle, random_code
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
-from env.models import AnswerMetrics, Counters
+from env.models import AnswerMetrics
 from rewards.settings import RewardSettings
 from tasks import gate, paths
 from tasks.errors import GateFailed, StageError
@@ -27,30 +28,12 @@ def episode(
     root = FrameRecord(0, None, 0, "rlm", stop_reason="final")
     shown = f"new: {[QUOTE]}" if read else "context: 4 papers"
     root.turns.append(TurnRecord(shown, text=f"FINAL({[QUOTE]})", finish="stop"))
-    return Trajectory(
-        problem_id="q",
-        difficulty=level,
-        frames={0: root},
-        answer=[QUOTE],
-        reward=None if void else 0.2 + 0.4 * primary,
-        components={} if void else {"primary_objective": primary, "format_compliance": 1.0},
-        metrics=None if void else AnswerMetrics(precision=primary, recall=primary, f1=primary),
-        counters=Counters(turns=2),
-        void=void,
-    )
-
-
-class Level:
-    """Plays episodes that are all 0, but for those whose number is in `hits`."""
-
-    def __init__(self, hits: dict[str, list[int]], read: bool) -> None:
-        self.hits, self.read = hits, read
-
-    def __call__(self, level: str, start: int, stop: int) -> list[Trajectory]:
-        return [
-            episode(0.5 if number in self.hits.get(level, []) else 0.0, level=level, read=self.read)
-            for number in range(start, stop)
-        ]
+    played = Trajectory("q", level, frames={0: root}, answer=[QUOTE], void=void)
+    if void is None:
+        played.reward = 0.2 + 0.4 * primary
+        played.components = {"primary_objective": primary, "format_compliance": 1.0}
+        played.metrics = AnswerMetrics(precision=primary, recall=primary, f1=primary)
+    return played
 
 
 def decide(played: dict[str, list[Trajectory]]) -> dict[str, Any]:
@@ -69,10 +52,12 @@ def decide(played: dict[str, list[Trajectory]]) -> dict[str, Any]:
         ({"easy": [*range(7)]}, False, {"hard": 10, "easy": 10}, True),
     ],
 )
-def test_the_gate_opens_by_finds_or_by_many_successes_and_plays_on_until_then(
-    hits: dict[str, list[int]], read: bool, played: dict[str, int], passed: bool
-) -> None:
-    found = gate.probe(Level(hits, read), ("hard", "easy"), REWARDS)
+def test_the_gate_plays_on_until_finds_or_many_successes_open_it(hits, read, played, passed):
+    def play(level: str, start: int, stop: int) -> list[Trajectory]:
+        scores = [0.5 * (number in hits.get(level, [])) for number in range(start, stop)]
+        return [episode(score, level=level, read=read) for score in scores]
+
+    found = gate.probe(play, ("hard", "easy"), REWARDS)
     assert {level: len(episodes) for level, episodes in found.items()} == played
     assert decide(found)["passed"] == passed
 
@@ -118,9 +103,7 @@ def stage(tmp_path, monkeypatch, server_url, server_params, server_problems):
     def run(policy: Scripted) -> Recorder:
         monkeypatch.setattr("agent.policies.hf_policy.load_model", lambda path: (path, None))
         monkeypatch.setattr("agent.policies.hf_policy.TransformersPolicy", lambda *args: policy)
-        notes: Any = Recorder()
-        gate.run(params, notes)
-        return notes
+        return recorded(gate, params)
 
     return run
 
@@ -158,10 +141,8 @@ def test_random_code_is_refused(stage):
 
 
 def test_a_failing_policy_is_no_refusal(stage):
-    class Failing(Scripted):
-        def act(self, requests):
-            return [TurnReply(text="", finish="error") for _ in requests]
-
+    failing = mock.Mock(spec=Policy)
+    failing.act = lambda asked: [TurnReply("", finish="error") for _ in asked]
     with pytest.raises(StageError, match="void"):
-        stage(Failing(lambda seen: ""))
+        stage(failing)
     assert not paths.GATE.exists()

@@ -48,9 +48,7 @@ def test_cards_are_read_from_the_driver(smi) -> None:
         ("exec sleep 60", "did not answer within 0.5 s"),
     ],
 )
-def test_an_answer_that_cannot_be_read_is_quoted(
-    smi, monkeypatch: pytest.MonkeyPatch, script: str, said: str
-) -> None:
+def test_an_answer_that_cannot_be_read_is_quoted(smi, monkeypatch, script, said):
     monkeypatch.setattr(machine, "QUERY_S", 0.5 if "sleep" in script else 20.0)
     smi(script)
     cards, fault = read_cards()

@@ -99,9 +99,7 @@ def test_a_copy_is_refused_until_it_has_no_store(original: Path, tmp_path: Path)
     assert lineage.folder_hash(original) == before
 
 
-def test_a_moved_project_reads_its_files_after_the_command_that_the_refusal_names(
-    original: Path, tmp_path: Path
-) -> None:
+def test_a_moved_project_reads_its_files_after_the_command_of_the_refusal(original, tmp_path):
     moved = original.rename(tmp_path / "moved here")
     with in_folder(moved):
         command = re.search("moved, run `(.+)`", refused(original))
@@ -143,9 +141,7 @@ def test_reading_a_version_writes_nothing_into_its_artifact(original: Path) -> N
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_make_setup_replaces_the_environment_of_another_folder_only(
-    tmp_path: Path, moved: bool
-) -> None:
+def test_make_setup_replaces_the_environment_of_another_folder_only(tmp_path, moved):
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv").mkdir()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.recorder import Recorder
+from helpers.recorder import recorded
 from matplotlib.image import imread
 
 from agent.evaluation import report
@@ -29,12 +29,8 @@ LEVELS = PARAMS.train.curriculum.levels
 
 
 OF_LEVELS = {"easy": {"reward_mean": 0.4}, "medium": {"reward_mean": 0.2}}
-BARE: dict[str, Any] = {
-    "advice": "too little (easy: 1 of 10 episodes earn)",
-    "played": True,
-    "level": "easy",
-    "reward_mean": 0.07,
-}
+BARE: dict[str, Any] = {"played": True, "level": "easy", "reward_mean": 0.07}
+BARE["advice"] = "too little (easy: 1 of 10 episodes earn)"
 BASELINE = {"reward_mean": 0.31, "levels": OF_LEVELS}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 
@@ -51,11 +47,8 @@ def episode(problem: str, score: float) -> Trajectory:
     level = problem.split("-")[0]
     turn = TurnRecord(f"Question {HOSTILE}", f"```repl\nFINAL({HOSTILE!r})\n```", "stop", [1], [2])
     played = Trajectory(problem, level, problem, "focused" if level == "easy" else "wide_net")
-    played.frames = {
-        0: FrameRecord(0, None, 0, "rlm", [turn], "final"),
-        1: FrameRecord(1, 0, 1, "rlm", [turn], "final"),
-        2: FrameRecord(2, 1, 2, "llm", [turn], "final"),
-    }
+    frames = ((0, None, 0, "rlm"), (1, 0, 1, "rlm"), (2, 1, 2, "llm"))
+    played.frames = {frame[0]: FrameRecord(*frame, [turn], "final") for frame in frames}
     played.reward = score
     played.components = dict.fromkeys(report.COMPONENTS, score)
     played.metrics = AnswerMetrics(precision=score, recall=score, f1=score)
@@ -85,13 +78,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 rows[model].append(report.episode_row(played, model, mode))
             lines.append(report.transcript(played, model, "greedy"))
     told = report.compare_models(rows, {"before": [1.0], "after": [2.0]}, Bootstrap(200, 0))
+    told |= {"reward_mode": "sampled"}
+    gate = {"advice": "open (easy: 3 of 10 episodes earn)"}
+    files = {"evaluation": told, "baseline": BASELINE, "zeroshot": BARE, "gate": gate}
     reports = tmp_path_factory.mktemp("inputs")
     train_table().to_parquet(reports / "train.parquet")
-    told |= {"reward_mode": "sampled"}
-    (reports / "evaluation.json").write_text(json.dumps(told))
-    (reports / "baseline.json").write_text(json.dumps(BASELINE))
-    (reports / "zeroshot.json").write_text(json.dumps(BARE))
-    (reports / "gate.json").write_text(json.dumps({"advice": "open (easy: 3 of 10 episodes earn)"}))
+    for name, content in files.items():
+        (reports / f"{name}.json").write_text(json.dumps(content))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (reports / "transcripts.jsonl").write_text(text)
     return reports
@@ -104,17 +97,11 @@ def drawn(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(inputs, made / "reports")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
-        assert len(run().artifacts) == 3
+        assert len(recorded(plots, PARAMS).artifacts) == 3
     page = (made / "reports/index.html").read_text()
     assert BARE["advice"] in page
     assert "3 of 10 episodes earn" in page
     return made
-
-
-def run() -> Recorder:
-    recorder: Any = Recorder()
-    plots.run(PARAMS, recorder)
-    return recorder
 
 
 def test_the_stage_writes_two_figures_and_a_page(drawn: Path) -> None:
@@ -133,7 +120,7 @@ def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
         table[f"{learnt.PREFIX}{name}"] = rising
     table[f"{learnt.PREFIX}paper_first"] = table[f"{learnt.PREFIX}near"] = 1 - rising
     table.to_parquet(folder / "reports/train.parquet")
-    assert len(run().artifacts) == 4
+    assert len(recorded(plots, PARAMS).artifacts) == 4
     assert (folder / paths.PLOTS / "learnt.png").is_file()
     assert html.CAPTIONS["learnt"] in (folder / plots.PAGE).read_text()
     figure = learnt.learnt(table)
@@ -149,11 +136,11 @@ def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
 def test_a_missing_or_broken_input_is_named_with_the_stage_that_writes_it(folder: Path) -> None:
     (folder / "reports/train.parquet").rename(folder / "aside")
     with pytest.raises(StageError, match=r"^reports/train.parquet is missing\. Run the stage"):
-        run()
+        recorded(plots, PARAMS)
     (folder / "aside").rename(folder / "reports/train.parquet")
     (folder / "reports/baseline.json").write_text('{"levels": ')
     with pytest.raises(StageError, match=r"baseline.json is damaged. Run the stage gate again"):
-        run()
+        recorded(plots, PARAMS)
     assert not (folder / paths.PLOTS).exists()
 
 
@@ -180,15 +167,11 @@ def test_before_and_after_stand_side_by_side_with_intervals(folder: Path) -> Non
     means = [told[model]["reward_mean"] for model in ("before", "after")]
     assert [heights[0], heights[3]] == pytest.approx(means)
     assert len(right.patches) == 4  # two tiers, two models
-    assert [label.get_text() for label in right.get_xticklabels()] == [
-        "2 papers\nn = 4",
-        "5+ papers\nn = 4",
-    ]
+    labels = [label.get_text() for label in right.get_xticklabels()]
+    assert labels == ["2 papers\nn = 4", "5+ papers\nn = 4"]
 
 
-def test_the_page_refers_to_nothing_outside_and_what_a_model_wrote_is_no_markup(
-    drawn: Path,
-) -> None:
+def test_the_page_refers_to_nothing_outside_and_what_a_model_wrote_is_no_markup(drawn):
     text = (drawn / "reports/index.html").read_text()
     assert text.count("<img") == 2
     references = set(re.findall(r"""(?:src|href)=["']([^"']*)""", text))
@@ -225,7 +208,7 @@ def test_a_gain_that_may_be_chance_and_voids_by_cause_are_told(folder: Path, dra
     first, rest = path.read_text().split("\n", 1)
     lost = json.loads(first) | {"frames": [], "void": "connection lost", "reward": None}
     path.write_text(f"{json.dumps(lost)}\n{rest}")
-    run()
+    recorded(plots, PARAMS)
     doubtful = re.sub(r"\s+", " ", (folder / "reports/index.html").read_text())
     assert "may be chance" in doubtful
     assert "<td>Void episodes: the sandbox failed</td> <td>1</td> <td>0</td>" in doubtful

@@ -6,18 +6,18 @@ Elsewhere rows of a known quality stand for the episodes.
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 from helpers.changed import changed
-from helpers.recorder import Recorder
+from helpers.recorder import recorded
 from helpers.registry import SCRIPTS, add_version
 from rich.console import Console
 
@@ -51,15 +51,10 @@ def played(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def rows(folder: Path, chosen: Any, name: str) -> list[dict[str, Any]]:
         words = weights_of(folder).split()
         quality, noise = float(words[0]), Random(f"{words}/{len(sets)}")
+        same = {"mode": "greedy", "void": None, "reward": quality}
         return [
-            {
-                "problem_id": spec.problem_id,
-                "collection_id": spec.collection_id,
-                "mode": "greedy",
-                "void": None,
-                "primary_objective": quality + noise.gauss(0, 0.05),
-                "reward": quality,
-            }
+            {"problem_id": spec.problem_id, "collection_id": spec.collection_id, **same}
+            | {"primary_objective": quality + noise.gauss(0, 0.05)}
             for spec in chosen
         ]
 
@@ -91,30 +86,20 @@ def crowned(weights: str) -> None:
 
 def promoted(params: Params) -> dict[str, Any]:
     """Report of the stage, without a run of MLflow."""
-    run: Any = Recorder()
-    told: dict[str, Any] = json.loads(promote.run(params, run).read_text())
+    run = recorded(promote, params)
+    told: dict[str, Any] = json.loads(paths.PROMOTION.read_text())
     assert run.tags["promotion.verdict"] == told["verdict"]
     return told
 
 
 def champion() -> str | None:
-    found = versions.champion("rlm")
-    return str(found.version) if found else None
-
-
-def listed() -> str:
-    """Output of the command `models`."""
-    told = io.StringIO()
-    Console(width=200, file=told).print(champions.table("rlm"))
-    return told.getvalue()
+    return str(found.version) if (found := versions.champion("rlm")) else None
 
 
 # --- who is promoted ---
 
 
-def test_the_first_version_beats_the_base_on_two_fresh_sets(
-    folder: Path, server_params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_version_beats_the_base_on_two_fresh_sets(folder, server_params, monkeypatch):
     def load(path: Path, generation: GenerationSettings) -> Policy:
         """Weights are the name of a scripted policy."""
         assert generation.temperature == 0  # the mode that is served
@@ -131,9 +116,9 @@ def test_the_first_version_beats_the_base_on_two_fresh_sets(
     with stage_run("promote", params) as run:
         report = json.loads(promote.run(params, run).read_text())
     assert report["verdict"] == "promoted", report["reason"]
-    recorded = run.client.get_run(run.run_id).data
-    assert recorded.tags["promotion.verdict"] == "promoted"
-    assert recorded.metrics["promote/primary_objective_low"] > 0
+    kept = run.client.get_run(run.run_id).data
+    assert kept.tags["promotion.verdict"] == "promoted"
+    assert kept.metrics["promote/primary_objective_low"] > 0
     assert champion() == "1"
     assert report["opponent"]["kind"] == "base"
     assert len(report["sets"]) == 2
@@ -150,9 +135,7 @@ def test_the_first_version_beats_the_base_on_two_fresh_sets(
     assert tags[champions.SINCE]
 
 
-def test_a_better_challenger_is_promoted_and_a_worse_one_is_not(
-    played: list[str], server_params: Params
-) -> None:
+def test_a_better_challenger_is_promoted_and_a_worse_one_is_not(played, server_params):
     challenger("0.5 first")
     promoted(server_params)
     challenger("0.7 better")
@@ -167,21 +150,14 @@ def test_a_better_challenger_is_promoted_and_a_worse_one_is_not(
     assert played == ["first", "second", "first", "second", "first"]
 
 
-def test_a_small_gain_is_enough_for_a_low_confidence_only(
-    played: list[str], server_params: Params
-) -> None:
+def test_a_small_gain_is_enough_for_a_low_confidence_only(played, server_params):
     crowned("0.5 first")
-    for weights, level, verdict in (
-        ("0.515 slightly better", 0.9999, "kept"),
-        ("0.5151 slightly better", 0.9, "promoted"),
-    ):
-        challenger(weights)
+    for quality, level, verdict in ((0.515, 0.9999, "kept"), (0.5151, 0.9, "promoted")):
+        challenger(f"{quality} slightly better")
         assert promoted(changed(server_params, promote={"level": level}))["verdict"] == verdict
 
 
-def test_a_gain_that_the_second_set_does_not_confirm_is_none(
-    played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gain_that_the_second_set_does_not_confirm_is_none(played, server_params, monkeypatch):
     crowned("0.5 first")
     rows = promote.play_set
 
@@ -238,22 +214,12 @@ def test_small_splits_prove_nothing(played: list[str], served_folder, server_par
 # --- faults: nothing is half done ---
 
 
-def test_killed_before_the_alias_moved_the_next_run_goes_on(
-    played: list[str],
-    server_params: Params,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_killed_before_the_alias_moved_the_next_run_goes_on(played, server_params, capsys):
     crowned("0.5 first")
     challenger("0.7 better")
-    with monkeypatch.context() as patch:
-
-        def killed(*args: Any, **kwargs: Any) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr("mlflow.MlflowClient.set_registered_model_alias", killed)
-        with pytest.raises(KeyboardInterrupt):
-            promoted(server_params)
+    alias = "mlflow.MlflowClient.set_registered_model_alias"
+    with mock.patch(alias, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        promoted(server_params)
     assert champion() == "1"
     report = promoted(server_params)
     assert "version 2 had won before the last run was stopped" in capsys.readouterr().out
@@ -261,9 +227,7 @@ def test_killed_before_the_alias_moved_the_next_run_goes_on(
     assert played == ["first", "second"]
 
 
-def test_somebody_else_became_champion_meanwhile(
-    played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_somebody_else_became_champion_meanwhile(played, server_params):
     crowned("0.5 first")
     challenger("0.6 second")
     write = champions.write_decision
@@ -274,10 +238,9 @@ def test_somebody_else_became_champion_meanwhile(
         store.set_registered_model_alias("rlm", "champion", "2")
 
     challenger("0.7 third")
-    with monkeypatch.context() as patch:
-        patch.setattr(champions, "write_decision", meanwhile)
-        with pytest.raises(StageError, match=r"version 3 did not become champion \(meanwhile rlm"):
-            promoted(server_params)
+    patched = mock.patch.object(champions, "write_decision", meanwhile)
+    with patched, pytest.raises(StageError, match=r"did not become champion \(meanwhile rlm"):
+        promoted(server_params)
     assert champion() == "2"
     loser = versions.get_version("rlm", "3").tags
     assert loser.keys().isdisjoint({champions.SINCE, champions.PREVIOUS})
@@ -305,9 +268,9 @@ def test_a_deleted_champion_stops_the_run(played: list[str], server_params: Para
         (lambda path: (path / "model.safetensors").write_text("0.4 other"), "contains other weigh"),
     ],
 )
-def test_a_champion_whose_artifact_is_gone_or_altered_stops_the_run(
-    played: list[str], server_params: Params, change: Callable[[Path], object], told: str
-) -> None:
+def test_a_champion_whose_files_are_gone_or_altered_stops_the_run(
+    played, server_params, change, told
+):
     crowned("0.5 first")
     challenger("0.7 second")
     change(Path("kept-1") / versions.ARTIFACT)
@@ -317,47 +280,38 @@ def test_a_champion_whose_artifact_is_gone_or_altered_stops_the_run(
     assert "promotion.verdict" not in versions.get_version("rlm", "2").tags
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"promote": {"mode": "sampled"}}, {"generation": {"max_turn_tokens": 8}}],
-)
-def test_who_would_serve_otherwise_than_it_would_play_is_not_compared(
-    played: list[str], other: dict[str, Any]
-) -> None:
+OTHERWISE = [{"promote": {"mode": "sampled"}}, {"generation": {"max_turn_tokens": 8}}]
+
+
+@pytest.mark.parametrize("other", OTHERWISE)
+def test_who_would_serve_otherwise_than_it_would_play_is_not_compared(played, other):
     challenger("0.9 better")
     with pytest.raises(StageError, match="rlm version 1 would serve with other settings"):
         promoted(Params.model_validate(other))
     assert (champion(), played) == (None, [])
 
 
-def test_a_registry_that_fails_while_tags_are_written_promotes_nobody(
-    played: list[str], server_params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_that_fails_while_tags_are_written_promotes_nobody(played, server_params):
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
     challenger("0.5 first")
-    written = 0
-    write = MlflowClient.set_model_version_tag
+    write, written = MlflowClient.set_model_version_tag, count(1)
 
     def locked(*args: Any, **kwargs: Any) -> None:
-        nonlocal written
-        written += 1
-        if written == 3:
+        if next(written) == 3:
             raise MlflowException("(sqlite3.OperationalError) database is locked\n[SQL: ...]")
         write(*args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("mlflow.MlflowClient.set_model_version_tag", locked)
-        with pytest.raises(StageError) as caught:
-            promoted(server_params)
-    told = str(caught.value)
-    assert told.startswith("tags of rlm version 1 cannot be written: MLflow at ")
-    assert "database is locked)" in told
-    assert "\n" not in told
+    told = r"^tags of rlm version 1 cannot be written: MLflow at .*database is locked\)[^\n]*$"
+    patched = mock.patch.object(MlflowClient, "set_model_version_tag", locked)
+    with patched, pytest.raises(StageError, match=told):
+        promoted(server_params)
     assert champion() is None
     assert "promotion.verdict" in versions.get_version("rlm", "1").tags
-    assert "not compared" in listed()
+    with (console := Console(width=200)).capture() as listed:
+        console.print(champions.table("rlm"))
+    assert "not compared" in listed.get()
     assert (promoted(server_params)["verdict"], champion()) == ("promoted", "1")
 
 
@@ -395,9 +349,7 @@ def test_rollback_to_whom_an_older_version_replaced_goes_on_backwards(three: Non
         assert champion() == expected
 
 
-def test_what_was_rolled_back_is_not_promoted_again_by_itself(
-    three: None, played: list[str], server_params: Params
-) -> None:
+def test_what_was_rolled_back_is_not_promoted_again_by_itself(three, played, server_params):
     champions.rollback("rlm", None)
     report = promoted(server_params)
     assert "it was champion and was rolled back" in report["reason"]

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.changed import changed
 from helpers.untaught import untaught
 
 from agent.nano.settings import NanoSettings
 from agent.nano.warmstart import save
 from tasks import config, register
 from tasks.config.params import Params
-from tasks.config.settings import RegisterSettings
 from tasks.errors import ConfigError, StageError
 from tasks.registry import versions
 from tasks.tracking import lineage, runs
@@ -63,8 +63,7 @@ def folder(
 
 def registered(params: Params) -> dict[str, Any]:
     with stage_run("register", params) as run:
-        told: dict[str, Any] = json.loads(register.run(params, run).read_text())
-    return told
+        return dict(json.loads(register.run(params, run).read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +72,7 @@ def first(folder: Path, server_params: Params) -> dict[str, Any]:
     return registered(server_params)
 
 
-def test_new_weights_make_a_version_and_unchanged_ones_do_not(
-    folder: Path, server_params: Params, first: dict[str, Any]
-) -> None:
+def test_new_weights_make_a_version_and_unchanged_ones_do_not(folder, server_params, first):
     assert first == {"name": "rlm", "version": "1", "new": True, "aliases": ["challenger"]}
     assert registered(server_params) == first | {"new": False}
 
@@ -96,18 +93,14 @@ def test_new_weights_make_a_version_and_unchanged_ones_do_not(
     assert registered(server_params) == first | {"new": False}
 
 
-def test_weights_that_are_to_be_served_otherwise_make_a_version(
-    folder: Path, server_params: Params, first: dict[str, Any]
-) -> None:
-    mode = server_params.promote.model_copy(update={"mode": "sampled"})
-    sampled = server_params.model_copy(update={"promote": mode})
+def test_weights_that_are_to_be_served_otherwise_make_a_version(folder, server_params, first):
+    sampled = changed(server_params, promote={"mode": "sampled"})
     config.write_resolved(sampled)
     try:
         report = registered(sampled)
     finally:
         config.write_resolved(server_params)
     assert report["new"]
-    assert report["version"] != first["version"]
     for params, version in ((server_params, first["version"]), (sampled, report["version"])):
         assert versions.settings(versions.get_version("rlm", version)) == params
         # Each way of serving keeps its version, with all that was decided about it.
@@ -127,18 +120,15 @@ def test_a_version_of_other_code_is_refused_with_the_folder_to_ask(
     path.write_text(kept)
 
 
-def test_a_version_carries_its_lineage(
-    folder: Path, server_params: Params, first: dict[str, Any]
-) -> None:
+def test_a_version_carries_its_lineage(folder, server_params, first):
     version = versions.get_version("rlm", "1")
     told = version.tags
     assert told["weights_hash"] == versions.weights_hash(Path("models/merged"))
     rest = json.loads(told["lineage"])
     assert rest["dvc"] == {"data.problems": "abc.dir"}  # only what the weights are made of
     assert rest["params_hash"] == lineage.params_hash(server_params)
-    assert told["seed"] == "0"
-    assert told["evaluation.n"] == "240"
-    assert told["evaluation.reward.after"] == "0.300000"
+    evaluated = {"evaluation.n": "240", "evaluation.reward.after": "0.300000"}
+    assert (evaluated | {"seed": "0"}).items() <= told.items()
     assert told["data_report"] == lineage.files_hash([Path("data/report.json")], Path("data"))
     assert rest["seeds"] == {"prepare": 0, "warmstart": 0, "train": 0}
     assert {"versions", "sandbox"} <= rest.keys()
@@ -158,21 +148,6 @@ def loaded(folder: Path, first: dict[str, Any]) -> Any:
 PAPERS = ["A study of Tolgum.\nKalvot scores 41 on Mirbex.", "Mirbex is not in it."]
 
 
-def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
-    asked = [
-        {"question": "What does Kalvot score on Mirbex?", "documents": PAPERS, "seed": 3},
-        {"question": "Report Kalvot on Mirbex.", "documents": [{"id": "x", "text": PAPERS[0]}]},
-    ]
-    answers = loaded.predict(asked)
-    # Nothing was taught, so nothing is found; but both trees were played to their end.
-    assert len(answers) == 2
-    for answer in answers:
-        assert answer["void"] is None
-        assert answer["evidence"] == []
-        assert answer["stop_reason"] in ("final", "max_turns", "truncated", "error", "budget")
-        assert answer["turns"] >= 1
-
-
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -187,9 +162,7 @@ def test_the_registered_model_plays_whole_episodes(loaded: Any) -> None:
         ({"question": "q", "papers": {"a": "b"}}, r"documents\\n  Field required"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_one_clear_error(
-    loaded: Any, asked: dict[str, Any], told: str
-) -> None:
+def test_a_question_that_cannot_be_asked_is_one_clear_error(loaded, asked, told):
     from mlflow.exceptions import MlflowException
 
     with pytest.raises(MlflowException, match=told):
@@ -205,31 +178,30 @@ def test_an_environment_that_dies_is_told_and_started_anew(loaded: Any) -> None:
         found = [p for p in psutil.Process().children() if "env.server.app" in p.cmdline()]
         return sorted(found, key=lambda process: process.create_time())
 
-    asked = [{"question": "What does Kalvot score on Mirbex?", "documents": PAPERS}]
-    loaded.predict(asked)
+    asked = [
+        {"question": "What does Kalvot score on Mirbex?", "documents": PAPERS, "seed": 3},
+        {"question": "Report Kalvot on Mirbex.", "documents": [{"id": "x", "text": PAPERS[0]}]},
+    ]
+    # Nothing was taught, so nothing is found; but both trees are played to their end.
+    assert [(one["void"], one["evidence"]) for one in loaded.predict(asked)] == [(None, [])] * 2
     server = servers()[-1]
     server.kill()
     with pytest.raises(MlflowException, match=r"environment of this model failed.*ask again"):
         loaded.predict(asked)
-    assert loaded.predict(asked)[0]["void"] is None
+    assert [one["void"] for one in loaded.predict(asked)] == [None] * 2
     assert servers()[-1].pid != server.pid
 
 
-@pytest.mark.parametrize(
-    ("missing", "told"),
-    [
-        ("models/merged", "Run the stage export first"),
-        ("reports/evaluation.json", "Run the stage evaluate first"),
-    ],
-)
-def test_nothing_unproved_is_registered(
-    folder: Path, server_params: Params, missing: str, told: str
-) -> None:
+MADE_BY = {"models/merged": "export", "reports/evaluation.json": "evaluate"}
+
+
+@pytest.mark.parametrize(("missing", "stage"), MADE_BY.items())
+def test_nothing_unproved_is_registered(folder, server_params, missing, stage):
     (folder / missing).rename(folder / "aside")
-    params = server_params.model_copy(update={"register_": RegisterSettings(model_name="unproved")})
+    unproved = changed(server_params, register={"model_name": "unproved"})
     try:
-        with pytest.raises(StageError, match=told):
-            registered(params)
+        with pytest.raises(StageError, match=f"Run the stage {stage} first"):
+            registered(unproved)
     finally:
         (folder / "aside").rename(folder / missing)
     assert versions.list_versions("unproved") == []

@@ -8,11 +8,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import chdir
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -39,17 +40,8 @@ from tasks.tracking import runs
 
 SEED = 2**90 + 71_934_205_553_112_007
 FEW = "prepare.synthetic.collections={train: 2, validation: 1, test: 2}"
-QUICK = [
-    "deploy.target=space",
-    "threads=1",
-    FEW,
-]
-
-
-def run(command: Sequence[str | Path]) -> str:
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": ""}, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode()
+QUICK = ["deploy.target=space", "threads=1", FEW]
+DATASET = "deploy.space.problems=dataset"
 
 
 @cache
@@ -58,10 +50,8 @@ def settings(*overrides: str) -> Params:
         return resolve(overrides=[*QUICK, f"prepare.synthetic.seed={SEED}", *overrides])
 
 
-def hurry(patch: pytest.MonkeyPatch) -> None:
-    """Less patience with the Hub."""
-    patch.setattr(hub_client, "ATTEMPTS", 2)
-    patch.setattr(hub_client, "TIMEOUT_S", 0.5)
+HURRY = mock.patch.multiple(hub_client, ATTEMPTS=2, TIMEOUT_S=0.5)
+"""Less patience with the Hub."""
 
 
 @pytest.fixture(autouse=True)
@@ -111,9 +101,8 @@ def test_the_tree_holds_the_environment_with_its_settings_and_nothing_else() -> 
 
 def test_seed_and_owners_key_are_secrets_of_the_space_and_nothing_else(the_hub: SpaceHub) -> None:
     access = space.deployed(settings(), None)
-    assert repo_of(the_hub).secrets == {
-        variables.SEED: str(SEED), variables.OWNER_KEY: access.owner_key
-    }  # fmt: skip
+    secrets = {variables.SEED: str(SEED), variables.OWNER_KEY: access.owner_key}
+    assert repo_of(the_hub).secrets == secrets
     assert len(access.owner_key) == 64
     pushed = b"".join(repo_of(the_hub).files.values())
     written = b"".join(content for _, content in everything_written(Path()))
@@ -121,9 +110,7 @@ def test_seed_and_owners_key_are_secrets_of_the_space_and_nothing_else(the_hub: 
     assert access.owner_key.encode() not in pushed + written
 
 
-def test_a_key_of_the_environment_replaces_the_spaces_key(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_of_the_environment_replaces_the_spaces_key(the_hub, monkeypatch):
     space.deployed(settings(), None)
     before = len(repo_of(the_hub).commits)
     monkeypatch.setenv(variables.OWNER_KEY, "o" * 32)
@@ -135,12 +122,12 @@ def test_a_key_of_the_environment_replaces_the_spaces_key(
         space.deployed(settings(), None)
 
 
-def test_the_code_in_the_readme_of_a_space_runs_where_its_tree_is_installed(
-    server_url: str, tmp_path: Path
-) -> None:
+def test_the_code_in_the_readme_of_a_space_runs_where_its_tree_is_installed(server_url, tmp_path):
     tree = build_context.stage(settings(), "secret", []).resolve()
     (code,) = re.findall(r"^```python\n(.*?)^```$", (tree / "README.md").read_text(), re.S | re.M)
     uv, python = Path(sys.executable).with_name("uv"), tmp_path / "fresh/bin/python"
+    env = os.environ | {"PYTHONPATH": ""}
+    run = partial(subprocess.check_output, env=env, text=True)
     run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "fresh"])
     pins = ["--constraint", tree / "constraints.txt"]
     run([uv, "pip", "install", "--quiet", "--python", python, *pins, tree])
@@ -169,9 +156,10 @@ def test_an_unchanged_tree_makes_no_new_commit(the_hub: SpaceHub) -> None:
     assert ".gitattributes" in repo_of(the_hub).files
 
 
-@pytest.mark.parametrize(
-    "change", ["prepare.synthetic.seed=5000000", 'deploy.space.variables={A: "b\\nenv: {}"}']
-)
+CHANGES = ["prepare.synthetic.seed=5000000", 'deploy.space.variables={A: "b\\nenv: {}"}']
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_one_commit_after_its_secrets(the_hub: SpaceHub, change: str) -> None:
     space.deployed(settings(), None)
     before = len(repo_of(the_hub).commits)
@@ -183,39 +171,33 @@ def test_a_change_is_one_commit_after_its_secrets(the_hub: SpaceHub, change: str
     assert posts[-1] == "main"
 
 
-def test_a_space_that_holds_something_else_is_left_alone(the_hub: SpaceHub) -> None:
-    other = Repo(private=True)
-    other.files = {".gitattributes": b"", "Dockerfile": b"FROM x\n", "app.py": b"x = 1\n"}
-    other.commit()
-    the_hub.repos["space", "ada/rlm"] = other
-    with pytest.raises(ConfigError, match=r"contains other files \(app\.py\)"):
-        space.deployed(settings(), None)
-    assert len(other.commits) == 1
-    assert other.secrets == {}
-
-
-@pytest.mark.parametrize("name", ["train.parquet", "README.md"])
-def test_a_data_set_that_holds_something_else_is_left_alone(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+@pytest.mark.parametrize(
+    ("where", "overrides", "name", "told"),
+    [
+        (("space", "ada/rlm"), [], "app.py", r"space\.name"),
+        (("dataset", "ada/rlm-problems"), [DATASET], "train.parquet", r"space\.dataset"),
+        (("dataset", "ada/rlm-problems"), [DATASET], "README.md", r"space\.dataset"),
+    ],
+)
+def test_a_repository_of_something_else_is_left_alone(
+    the_hub, monkeypatch, where, overrides, name, told
+):
     monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
-    other = Repo(private=True, files={".gitattributes": b"", name: b"one of a kind"})
+    files = {".gitattributes": b"", name: b"one of a kind"}
+    other = the_hub.repos[where] = Repo(private=True, files=dict(files))
     other.commit()
-    the_hub.repos["dataset", "ada/rlm-problems"] = other
-    params = settings("deploy.space.problems=dataset")
+    params = settings(*overrides)
     problems = local_problems(params)
     (problems / "train.parquet").write_bytes((problems / "test.parquet").read_bytes())
-    with pytest.raises(ConfigError, match=rf"contains other files \({name}\).*space\.dataset"):
+    with pytest.raises(ConfigError, match=rf"contains other files \({name}\).*{told}"):
         space.deployed(params, problems)
-    assert other.files == {".gitattributes": b"", name: b"one of a kind"}
-    assert list(the_hub.repos) == [("dataset", "ada/rlm-problems")]
+    assert (other.files, other.secrets) == (files, {})
+    assert list(the_hub.repos) == [where]
 
 
-def test_a_data_set_whose_upload_was_cut_is_finished_by_the_next_run_and_put_once(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_whose_upload_was_cut_is_finished_by_the_next_run(the_hub, monkeypatch):
     monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
-    params = settings("deploy.space.problems=dataset")
+    params = settings(DATASET)
     problems = local_problems(params)
     the_hub.faults["PUT /lfs"] = ["always", 400]
     with pytest.raises(StageError, match=r"cannot push .* to the dataset .*nothing is half done"):
@@ -237,7 +219,9 @@ GUESSED = ["deploy.space.private=false", "prepare.synthetic.seed=3"]
 REFUSALS: list[tuple[list[str], dict[str, str], dict[str, list[Any]], type[PipelineError], str]] = [
     (GUESSED, {}, {}, ConfigError, "guess"),
     (["prepare.source=files"], {}, {}, ConfigError, "deploy.space.problems"),
-    (["deploy.space.problems=dataset"], {}, {}, ConfigError, "data/problems"),
+    ([DATASET], {}, {}, ConfigError, "data/problems"),
+    # A data set does not hide the gold of a seed that can be guessed.
+    ([DATASET, *GUESSED], {variables.DATASET_TOKEN: READ_TOKEN}, {}, ConfigError, "guess"),
     (["deploy.space.secrets=[ABSENT]"], {}, {}, ConfigError, "ABSENT"),
     (["deploy.space.name=bob/rlm"], {}, {}, ConfigError, "403"),
     ([], {"HF_ENDPOINT": "http://127.0.0.1:9"}, {}, StageError, "Connection refused"),
@@ -249,31 +233,16 @@ REFUSALS: list[tuple[list[str], dict[str, str], dict[str, list[Any]], type[Pipel
 
 @pytest.mark.parametrize(("overrides", "environ", "faults", "error", "word"), REFUSALS)
 def test_a_refusal_comes_before_anything_is_pushed(
-    the_hub: SpaceHub,
-    monkeypatch: pytest.MonkeyPatch,
-    overrides: list[str],
-    environ: dict[str, str],
-    faults: dict[str, list[Any]],
-    error: type[PipelineError],
-    word: str,
-) -> None:
+    the_hub, monkeypatch, overrides, environ, faults, error, word
+):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     the_hub.faults |= {where: list(plan) for where, plan in faults.items()}
-    hurry(monkeypatch)
-    with pytest.raises(error, match=word) as caught:
-        space.deployed(settings(*overrides), None)
+    params = settings(*overrides)
+    data = local_problems(params) if variables.DATASET_TOKEN in environ else None
+    with HURRY, pytest.raises(error, match=word) as caught:
+        space.deployed(params, data)
     assert TOKEN not in str(caught.value)
-    assert the_hub.repos == {}
-
-
-def test_a_data_set_does_not_hide_the_gold_of_a_seed_that_can_be_guessed(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
-    params = settings("deploy.space.problems=dataset", *GUESSED)
-    with pytest.raises(ConfigError, match="guess"):
-        space.deployed(params, local_problems(params))
     assert the_hub.repos == {}
 
 
@@ -293,14 +262,10 @@ def test_a_space_of_other_visibility_is_not_changed_silently(the_hub: SpaceHub) 
         ("/runtime", ["always", 502], StageError, "cannot ask how"),
     ],
 )
-def test_after_a_fault_of_the_hub_the_next_run_is_clean(
-    the_hub: SpaceHub, where: str, faults: list[Any], error: type[PipelineError], word: str
-) -> None:
+def test_after_a_fault_of_the_hub_the_next_run_is_clean(the_hub, where, faults, error, word):
     the_hub.faults[where] = list(faults)
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        with pytest.raises(error, match=word):
-            space.deployed(settings(), None)
+    with HURRY, pytest.raises(error, match=word):
+        space.deployed(settings(), None)
     the_hub.faults.clear()
     time.sleep(0.1)
     space.deployed(settings(), None)
@@ -320,8 +285,7 @@ def test_a_commit_is_tried_again_and_made_once(the_hub: SpaceHub, faults: list[A
 
 def waiting(the_hub: SpaceHub, script: list[dict[str, Any]], wait_s: float = 0.3) -> Any:
     """Deploy while the Hub tells these runtimes; `SHA` stands for the commit that is pushed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "WAIT_S", wait_s)
+    with mock.patch.object(space, "WAIT_S", wait_s):
         space.deployed(settings(), None)
         sha = repo_of(the_hub).sha
         the_hub.script = [
@@ -341,9 +305,7 @@ OLD = "0" * 40
         ({"stage": "BUILD_ERROR", "sha": "SHA"}, "ended in BUILD_ERROR"),
     ],
 )
-def test_a_space_that_does_not_run_this_commit_is_said(
-    the_hub: SpaceHub, told: dict[str, Any], word: str
-) -> None:
+def test_a_space_that_does_not_run_this_commit_is_said(the_hub, told, word):
     with pytest.raises(StageError, match=word):
         waiting(the_hub, [told])
 
@@ -351,9 +313,7 @@ def test_a_space_that_does_not_run_this_commit_is_said(
 @pytest.mark.parametrize(
     "first", [{"stage": "BUILD_ERROR", "sha": OLD}, {"stage": "RUNTIME_ERROR"}]
 )
-def test_what_the_hub_says_before_the_new_commit_is_no_end(
-    the_hub: SpaceHub, first: dict[str, Any]
-) -> None:
+def test_what_the_hub_says_before_the_new_commit_is_no_end(the_hub, first):
     waiting(the_hub, [first, first, {"stage": "RUNNING", "sha": "SHA"}], wait_s=20)
 
 
@@ -368,9 +328,7 @@ def test_a_crash_shows_the_end_of_its_log_without_secrets(the_hub: SpaceHub) -> 
     assert "line 20" not in told
 
 
-def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(
-    the_hub: SpaceHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_space_that_ended_gets_its_secrets_again_and_is_built_anew(the_hub, monkeypatch):
     params = settings("deploy.space.secrets=[MY_KEY]")
     monkeypatch.setenv("MY_KEY", "k-that-expired")
     space.deployed(params, None)
@@ -403,13 +361,8 @@ def everything_written(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 @pytest.mark.timeout(240)
 def test_a_private_space_is_pushed_started_and_played(
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    mlflow_store: Path,
-) -> None:
+    tmp_path, tmp_path_factory, monkeypatch, capfd, caplog, mlflow_store
+):
     caplog.set_level("DEBUG")
     params = settings()
     local_problems(params)
@@ -476,12 +429,8 @@ def plays_as_a_stranger(url: str, params: Params, own: Trajectory, key: str) -> 
 
 
 @pytest.mark.timeout(240)
-def test_a_public_space_plays_the_problems_of_a_private_data_set(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    params = settings(
-        "deploy.space.problems=dataset", "deploy.space.private=false", "env.splits=[test]"
-    )
+def test_a_public_space_plays_the_problems_of_a_private_data_set(tmp_path_factory, monkeypatch):
+    params = settings(DATASET, "deploy.space.private=false", "env.splits=[test]")
     local_problems(params)
     monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
     with serve_spaces(tmp_path_factory.mktemp("hub")) as the_hub:

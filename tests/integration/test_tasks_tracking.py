@@ -11,6 +11,7 @@ import subprocess
 import traceback
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -52,8 +53,7 @@ def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     with stage_run("prepare", params) as run:
         pass
     data = stored(run).data
-    assert data.tags["stage"] == "prepare"
-    assert data.tags["seed"] == "5"
+    assert (data.tags["stage"], data.tags["seed"]) == ("prepare", "5")
     rest = json.loads(data.tags["lineage"])
     assert rest["sandbox"] == "seccomp,rlimits"
     assert data.tags["data_hash"] == lineage.folder_hash(Path("data/problems"))
@@ -64,15 +64,10 @@ def test_a_run_knows_what_it_takes_to_repeat_it(tmp_path: Path) -> None:
     assert re.match(r"\d\d-\d\d \d\d:\d\d prepare$", stored(run).info.run_name)
 
 
-def test_a_run_that_is_killed_while_it_is_described_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
+def test_a_run_that_is_killed_while_it_is_described_is_found(monkeypatch):
     begun: list[str] = []
     parent = runs.start_run("rlm", PARAMS)
-    monkeypatch.setattr(runs.StageRun, "log_params", killed)
+    monkeypatch.setattr(runs.StageRun, "log_params", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         runs.start_run("gate", PARAMS, parent.run_id, begun=begun.append)
     found = runs.find_child(parent.run_id, "gate")
@@ -90,9 +85,7 @@ def test_a_run_that_is_killed_while_it_is_described_is_found(
         (KeyboardInterrupt(), "KILLED", None),
     ],
 )
-def test_a_run_ends_as_its_stage_did_and_tells_its_error(
-    error: BaseException, status: str, told: str | None
-) -> None:
+def test_a_run_ends_as_its_stage_did_and_tells_its_error(error, status, told):
     begun: list[StageRun] = []
 
     def stage() -> None:
@@ -140,24 +133,16 @@ def test_a_killed_run_is_closed_with_its_children(monkeypatch: pytest.MonkeyPatc
     runs.close_left("0" * 32)  # of a store that is gone: nothing to close
 
 
-def test_numbers_go_in_batches_and_wait_for_a_store_that_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    sent: list[int] = []
+def test_numbers_go_in_batches_and_wait_for_a_store_that_fails(caplog):
+    gone = mock.Mock(side_effect=MlflowException("database is locked\nand a page more"))
+    calls = dict.fromkeys(("log_batch", "log_table", "log_artifact", "log_inputs"), gone)
     with stage_run("train", PARAMS) as run:
-        with monkeypatch.context() as patch:
-
-            def gone(*_: Any, metrics: Any = (), **__: Any) -> None:
-                sent.append(len(metrics))
-                raise MlflowException("database is locked\nand a page more")
-
-            for name in ("log_batch", "log_table", "log_artifact", "log_inputs"):
-                patch.setattr(run.client, name, gone)
+        with mock.patch.multiple(run.client, **calls):
             for step in range(250):
                 run.log_metrics({"reward/overall": step / 250}, step=step)
             run.log_table([{"step": 1}], "episodes")
             run.set_tags({"curriculum": "hard"})
-        assert len([size for size in sent if size]) == 1
+        assert sum("metrics" in call.kwargs for call in gone.call_args_list) == 1
         (told,) = (text for name, _, text in caplog.record_tuples if name == "tasks.tracking.runs")
         assert "database is locked" in told
         assert "a page more" not in told
@@ -178,9 +163,7 @@ def test_numbers_go_in_batches_and_wait_for_a_store_that_fails(
         ("sqlite:////home/u@work/mlflow.db", "sqlite:////home/u@work/mlflow.db"),
     ],
 )
-def test_an_address_is_shown_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, uri: str, shown: str
-) -> None:
+def test_an_address_is_shown_without_its_password(monkeypatch, uri, shown):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert runs.shown_uri() == shown
 
@@ -192,9 +175,7 @@ def test_a_database_is_refused_as_a_tracking_server(kind: str) -> None:
     assert "secret" not in str(found.value)
 
 
-def test_a_password_stands_in_no_message(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_password_stands_in_no_message(monkeypatch, caplog):
     from flows import notifications
 
     with stage_run("train", PARAMS) as run:
@@ -214,17 +195,11 @@ def test_a_password_stands_in_no_message(
     assert [text for text in told if "127.0.0.1:9" not in text or "hunter2" in text] == []
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "reports/x.json"),
-        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "reports/x.json"),
-        RuntimeError("basic_ios::clear: iostream error"),
-    ],
-    ids=["full", "quota", "torch"],
-)
-def test_a_full_disk_in_a_stage_is_one_message_and_ends_its_run(error: Exception) -> None:
-    where = r"at reports/x\.json; " if isinstance(error, OSError) else ""
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, None])
+def test_a_full_disk_in_a_stage_is_one_message_and_ends_its_run(code: int | None) -> None:
+    of_torch = RuntimeError("basic_ios::clear: iostream error")
+    error = OSError(code, os.strerror(code), "reports/x.json") if code else of_torch
+    where = r"at reports/x\.json; " if code else ""
     told = rf"^evaluate: the disk is full \({where}free now: .*run the same command again"
     with pytest.raises(StageError, match=told), stage_run("evaluate", PARAMS) as run:
         raise error
@@ -240,10 +215,7 @@ def test_each_stage_is_recorded_with_its_own_seed() -> None:
     assert {stage: lineage.seed_of(params, stage) for stage in seeds} == seeds
 
 
-def test_a_commit_is_dirty_by_changed_sources_and_not_by_new_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_commit_is_dirty_by_changed_sources_and_not_by_new_files(tmp_path: Path) -> None:
     assert lineage.commit.__wrapped__() == "no git"
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     (tmp_path / "code.py").write_text("first")

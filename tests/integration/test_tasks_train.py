@@ -17,7 +17,7 @@ import torch
 from helpers.chain_runs import copy_project
 from helpers.chain_runs import runs as recorded
 from helpers.changed import changed, write_params
-from helpers.training_folder import make_folder
+from helpers.problem_files import write_problems
 from helpers.untaught import untaught
 
 from agent.nano.settings import NanoModelSettings, NanoSettings
@@ -36,13 +36,7 @@ pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
-SHORT = {
-    "steps": 3,
-    "problems_per_step": 2,
-    "group_size": 2,
-    "save_every": 1,
-    "evaluate_every": 0,
-}
+SHORT = {"steps": 3, "problems_per_step": 2, "group_size": 2, "save_every": 1, "evaluate_every": 0}
 COLUMNS = {
     "reward": "overall primary process format efficiency",
     "episode": "success_rate timeout_rate void_rate turns sub_calls depth tokens replaced_voids "
@@ -67,7 +61,13 @@ def base(tmp_path_factory) -> Path:
 @pytest.fixture
 def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_store: Path) -> Path:
     """A folder with data and base, and the session's server as its environment."""
-    return make_folder(tmp_path, monkeypatch, base, server_url, server_problems)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLM_ENV_URL", server_url)
+    for split, path in (("train", paths.TRAIN), ("validation", paths.VALIDATION)):
+        write_problems(path, map(server_problems.get, server_problems.ids(split)))
+    (tmp_path / "models").mkdir()
+    (tmp_path / paths.BASE).symlink_to(base)
+    return tmp_path
 
 
 def with_train(params: Params, **changes) -> Params:
@@ -88,7 +88,7 @@ def start_of(params: Params) -> str:
     return str(recorded("train")[0].data.tags["start"])
 
 
-def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(
+def test_the_stage_writes_adapter_rows_and_episodes_and_again_the_same(
     project, server_params, monkeypatch
 ):
     monkeypatch.setattr(train, "TABLE_EVERY", 2)
@@ -129,11 +129,6 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_once_more_the_same(
     assert list(checkpoints.steps(kept)) == [2, 3]
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1]
     assert list(pd.read_parquet("reports/train.parquet")["step"]) == [1]
-
-    (train.CHECKPOINTS / "checkpoint-1" / checkpoints.STATE).write_text("{")
-    run_stage(with_train(server_params, steps=1))
-    assert start_of(params).startswith("no checkpoint: starting clean. The earlier checkpoints are")
-    assert len([*Path("models").glob("checkpoints.*")]) == 2
 
 
 def test_two_processes_play_and_train_one_run(project, server_params, monkeypatch, warm):
@@ -261,28 +256,19 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
     folder.mkdir(parents=True)
     (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
 
-    def reason(changed: Params) -> str:
-        return checkpoints.choose(train.CHECKPOINTS, marks_of(changed)).reason
+    def reason(of: Params) -> str:
+        return checkpoints.choose(train.CHECKPOINTS, marks_of(of)).reason
 
     assert reason(params).startswith("resuming after step 2")
     for name in ("save_every", "evaluate_every", "evaluate_problems"):
         assert reason(with_train(server_params, **{name: 2})).startswith("resuming after step 2")
-    faster = with_train(server_params, learning_rate=0.5)
-    assert reason(faster) == "settings of train changed: starting clean"
-    rewards = params.rewards.model_copy(update={"read_chars": 90})
-    assert reason(params.model_copy(update={"rewards": rewards})) == (
-        "settings of rewards changed: starting clean"
-    )
+    rewarded = changed(params, rewards={"read_chars": 90})
+    assert reason(rewarded) == "settings of rewards changed: starting clean"
     base = paths.BASE.resolve()
     paths.BASE.unlink()
     paths.BASE.mkdir()
     (paths.BASE / "config.json").write_bytes((base / "config.json").read_bytes() + b" ")
     assert reason(params) == "base model changed: starting clean"
-
-    # Of an earlier version of the project, which hashed more files.
-    marks = marks_of(params) | {"code": "0123456789abcdef"}
-    (folder / checkpoints.STATE).write_text(json.dumps({"step": 2, "fingerprint": marks}))
-    assert reason(params) == "code changed: starting clean"
 
 
 def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path):
@@ -301,7 +287,7 @@ def test_changed_code_starts_clean(project, server_params, monkeypatch, tmp_path
     assert {name for name in before if before[name] != changed[name]} == {"code"}
 
 
-def test_an_adapter_of_other_settings_is_refused_before_the_environment_starts(
+def test_an_adapter_of_other_settings_is_refused_before_any_episode(
     project, base, server_params, monkeypatch
 ):
     monkeypatch.setattr(train, "environment", None)

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pytest
 from helpers.changed import changed
 from helpers.problem_files import write_problems
-from helpers.recorder import Recorder
+from helpers.recorder import recorded
 
 from agent.models import base_model
 from agent.policies.base import TurnRequest
@@ -31,7 +32,8 @@ from tasks.training import demonstrate
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
 
-FEW = "prepare.synthetic.collections={train: 3, validation: 1, test: 1}"
+FEW = ["threads=1", "prepare.synthetic.collections={train: 3, validation: 1, test: 1}"]
+UNTAUGHT = [*FEW, "warmstart.kind=none"]
 
 
 @pytest.fixture
@@ -42,8 +44,7 @@ def place(tmp_path, monkeypatch):
 
 
 def test_none_writes_an_untaught_base(place):
-    run = Recorder()
-    warmstart.run(resolve(overrides=["threads=1", FEW, "warmstart.kind=none"]), run)
+    run = recorded(warmstart, resolve(overrides=UNTAUGHT))
     policy = TransformersPolicy(*load_model(place), GenerationSettings(temperature=0.0))
     messages = [Message(role="user", content="Report Kesrog on Toxlim.")]
     request = TurnRequest((0, 0), messages, depth=0, kind="rlm", first=True, seed=0)
@@ -55,28 +56,22 @@ def test_an_interrupt_leaves_the_old_base(place, monkeypatch):
     place.mkdir(parents=True)
     (place / "old").touch()
 
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tasks.warmstart.save", interrupt)
+    monkeypatch.setattr("tasks.warmstart.save", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        warmstart.run(resolve(overrides=["threads=1", FEW, "warmstart.kind=none"]), Recorder())
+        recorded(warmstart, resolve(overrides=UNTAUGHT))
     assert [path.name for path in place.iterdir()] == ["old"]
     assert [path.name for path in place.parent.iterdir()] == ["base"]
 
 
-@pytest.mark.parametrize(
-    ("override", "word"),
-    [
-        ("prepare.source=files", "prepare.source=synthetic, or warmstart.kind=none"),
-        ("env.prompt_style=full", "prompt_style"),
-        ("env.limits.max_depth=0", "max_depth"),
-        ("env.limits.max_turns=1", "max_turns"),
-    ],
-)
-def test_settings_that_the_demonstrations_do_not_know_are_refused(place, override, word):
-    with pytest.raises(ConfigError, match=word):
-        warmstart.run(resolve(overrides=["threads=1", FEW, override]), Recorder())
+UNKNOWN = ("prepare.source=files", "env.prompt_style=full")
+UNKNOWN += ("env.limits.max_depth=0", "env.limits.max_turns=1")
+
+
+@pytest.mark.parametrize("override", UNKNOWN)
+def test_settings_that_the_demonstrations_do_not_know_are_refused(place, override):
+    section, _, name = override.partition("=")[0].rpartition(".")
+    with pytest.raises(ConfigError, match=rf"{section}.*{name}"):
+        recorded(warmstart, resolve(overrides=[*FEW, override]))
     assert not place.exists()
 
 
@@ -100,21 +95,17 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
 
 
 @pytest.mark.parametrize("params", [CHAMPION, THIRD])
-def test_the_base_becomes_the_registered_weights_and_says_so(
-    registry: Path, params: Params
-) -> None:
-    run = Recorder()
-    base = warmstart.run(params, run)  # type: ignore[arg-type]
-    assert base == Path("models/base")
-    assert (base / "model.safetensors").read_bytes() == b"weights"
-    told = json.loads((base / warm_start.PROVENANCE).read_text())
+def test_the_base_becomes_the_registered_weights_and_says_so(registry, params):
+    run = recorded(warmstart, params)
+    assert (paths.BASE / "model.safetensors").read_bytes() == b"weights"
+    told = json.loads((paths.BASE / warm_start.PROVENANCE).read_text())
     assert (told["from"], told["tags"]) == ("rlm/3", {"commit": "abc"})
     assert run.tags["base"] == "rlm/3"
 
 
 def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path) -> None:
     (registry / "artifacts/trained.json").write_text(json.dumps(["earlier"]))
-    warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
+    recorded(warmstart, THIRD)
     Path("data/problems").mkdir(parents=True)
     asked = pd.DataFrame({"question": ["How many, in all?", "How many in all"]})
     asked.to_parquet(paths.TRAIN)
@@ -126,46 +117,33 @@ def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path
     assert written == sorted(["earlier", question_key("how many in all?")])
 
 
-def test_a_version_is_quantised_with_the_template_that_it_has(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_is_quantised_with_the_template_that_it_has(registry, monkeypatch):
     asked = []
     monkeypatch.setattr(base_model, "prepare_base", lambda of, out: (asked.append(of), out.mkdir()))
-    model = {
-        "source": "org/first",
-        "revision": "v1",
-        "quantisation": "nf4",
-        "template": "training",
-        "template_kwargs": {"enable_thinking": False},
-    }
-    warmstart.run(CHAMPION.model_copy(update={"model": ModelSettings(**model)}), Recorder())  # type: ignore[arg-type]
+    own = {"template": "training", "template_kwargs": {"enable_thinking": False}}
+    model = {"source": "org/first", "revision": "v1", "quantisation": "nf4", **own}
+    recorded(warmstart, CHAMPION.model_copy(update={"model": ModelSettings(**model)}))
     source = str(registry / "artifacts/registered")
     assert asked == [ModelSettings(source=source, quantisation="nf4")]
 
 
-def test_a_version_that_cannot_be_read_leaves_the_old_base(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
+def test_a_version_that_cannot_be_read_leaves_the_old_base(registry, monkeypatch):
+    recorded(warmstart, THIRD)
 
-    def gone(version: Any) -> Path:
-        raise StageError("rlm version 3: its artifact cannot be read")
-
-    monkeypatch.setattr(versions, "download", gone)
+    gone = StageError("rlm version 3: its artifact cannot be read")
+    monkeypatch.setattr(versions, "download", mock.Mock(side_effect=gone))
     with pytest.raises(StageError, match="cannot be read"):
-        warmstart.run(THIRD, Recorder())  # type: ignore[arg-type]
+        recorded(warmstart, THIRD)
     assert Path("models/base", warm_start.PROVENANCE).is_file()
 
 
-def test_a_version_of_another_registry_is_not_taken_for_the_one_that_was_named(
-    registry: Path,
-) -> None:
+def test_a_version_of_another_registry_is_not_taken_for_the_one_that_was_named(registry):
     named = {"kind": "champion", "version": "3"}
     right = named | {"weights_hash": versions.weights_hash(registry / "artifacts/registered")}
-    warmstart.run(Params.model_validate({"warmstart": right}), Recorder())  # type: ignore[arg-type]
+    recorded(warmstart, Params.model_validate({"warmstart": right}))
     other = Params.model_validate({"warmstart": named | {"weights_hash": "0" * 16}})
     with pytest.raises(StageError, match=r"rlm version 3 at sqlite.* the right registry"):
-        warmstart.run(other, Recorder())  # type: ignore[arg-type]
+        recorded(warmstart, other)
 
 
 @pytest.fixture
@@ -178,14 +156,12 @@ def params(served_folder: Path, server_problems: ProblemStore, server_params: Pa
 
 def played_by(policy: Scripted, monkeypatch: pytest.MonkeyPatch, params: Params) -> dict[str, Any]:
     monkeypatch.setattr("agent.policies.hf_policy.TransformersPolicy", lambda *_: policy)
-    zeroshot.run(params, Recorder())  # type: ignore[arg-type]
-    report: dict[str, Any] = json.loads(paths.ZERO_SHOT.read_text())
-    return report
+    recorded(zeroshot, params)
+    return dict(json.loads(paths.ZERO_SHOT.read_text()))
 
 
 def test_a_nano_of_random_weights_plays_ten_episodes_and_earns_nothing(params: Params) -> None:
-    run = Recorder()
-    zeroshot.run(params, run)  # type: ignore[arg-type]
+    run = recorded(zeroshot, params)
     report = json.loads(paths.ZERO_SHOT.read_text())
     assert (report["level"], report["episodes"], report["earned"]) == ("easy", 10, 0)
     assert report["advice"] == (
@@ -201,9 +177,7 @@ def test_a_nano_of_random_weights_plays_ten_episodes_and_earns_nothing(params: P
     assert not paths.BASE.exists()
 
 
-def test_a_bare_model_that_earns_may_need_no_demonstrations(
-    params: Params, server_problems: ProblemStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bare_model_that_earns_may_need_no_demonstrations(params, server_problems, monkeypatch):
     policy = oracle(server_problems.get(name) for name in server_problems.ids())
     report = played_by(policy, monkeypatch, params)
     assert report["passed"]
@@ -212,23 +186,19 @@ def test_a_bare_model_that_earns_may_need_no_demonstrations(
 
 
 @pytest.mark.parametrize(("passed", "taught"), [(True, []), (False, ["sft"])])
-def test_what_the_bare_model_earned_decides_whether_it_is_taught(
-    passed: bool, taught: list[str], params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_bare_model_earned_decides_if_it_is_taught(passed, taught, params, monkeypatch):
     made: list[str] = []
     paths.ZERO_SHOT.parent.mkdir(exist_ok=True)
     paths.ZERO_SHOT.write_text(json.dumps({"passed": passed}))
     monkeypatch.setattr(demonstrate, "write_base", lambda *_: made.append("sft"))
     monkeypatch.setattr(warm_start, "write_source", lambda _, run, folder: folder.mkdir())
     auto = changed(params, model={"source": "tiny"}, warmstart={"kind": "auto"})
-    warmstart.run(auto, Recorder())  # type: ignore[arg-type]
+    recorded(warmstart, auto)
     assert made == taught
     assert paths.BASE.is_dir() == passed
 
 
-def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
-    params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_of_demonstrations_is_played_bare_and_leaves_no_files(params, monkeypatch):
     seen: list[list[Path]] = []
 
     def write(params: Params, run: object, folder: Path) -> str:
@@ -250,10 +220,8 @@ def test_the_model_of_demonstrations_is_played_without_them_and_leaves_no_files(
 
 
 @pytest.mark.parametrize("kind", ["none", "champion"])
-def test_without_demonstrations_nothing_is_played(
-    kind: str, params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_demonstrations_nothing_is_played(kind, params, monkeypatch):
     monkeypatch.setattr(zeroshot, "play_bare", lambda *_: pytest.fail("it played"))
-    zeroshot.run(changed(params, warmstart={"kind": kind}), Recorder())  # type: ignore[arg-type]
+    recorded(zeroshot, changed(params, warmstart={"kind": kind}))
     report = json.loads(paths.ZERO_SHOT.read_text())
     assert report == {"kind": kind, "played": False, "advice": zeroshot.NOT_PLAYED[kind]}

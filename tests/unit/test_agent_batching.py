@@ -113,23 +113,18 @@ def test_roots_alone_are_trained_with_the_same_advantages():
 
 def test_a_truncated_turn_is_blamed():
     rows = found(make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS).rows)
+    assert (rows[0, 0].fate, rows[0, 0].weight) == ("trained", 1.0)
     assert (rows[0, 0].tokens, rows[0, 0].advantage) == (5, pytest.approx(-0.4))
-    group = [small_tree(0.9, child_stop="truncated"), small_tree(0.1)]
-    group[1].frames[0].stop_reason = "truncated"
-    rows = found(make_rows([group], SETTINGS).rows)
-    assert rows[0, 1].fate == rows[1, 0].fate == "trained"
-    assert (rows[0, 1].weight, rows[0, 1].advantage) == (1.0, 0.0)
-    assert (rows[1, 0].weight, rows[1, 0].advantage) == (1.0, pytest.approx(-0.4))
 
 
-@pytest.mark.parametrize("stop", ["max_turns", "timeout"])
+@pytest.mark.parametrize("stop", ["max_turns", "timeout", "truncated", "overspent"])
 def test_a_child_without_an_answer_is_never_praised(stop):
     group = [small_tree(0.9, child_stop=stop), small_tree(0.1, child_stop=stop)]
     rows = found(make_rows([group], SETTINGS).rows)
     assert rows[0, 0].advantage == pytest.approx(0.4)
-    assert rows[0, 1].advantage == 0.0
+    assert (rows[0, 1].weight, rows[0, 1].advantage) == (1.0, 0.0)
     assert rows[1, 1].advantage == pytest.approx(-0.4)
-    assert rows[1, 1].fate == "trained"
+    assert rows[0, 1].fate == rows[1, 1].fate == "trained"
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])

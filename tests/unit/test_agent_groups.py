@@ -10,7 +10,7 @@ from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import CurriculumSettings, TrainSettings
 from agent.training.batching import make_rows
 from agent.training.curriculum import Curriculum
-from agent.training.groups import Drawn, draw_groups
+from agent.training.groups import Drawn, draw_groups, groups_for
 from agent.training.metrics import draw_metrics
 from env.errors import EpisodeError
 from env.models import BUSY
@@ -20,7 +20,9 @@ PROBLEMS = {
     for level in ("easy", "medium", "hard")
 }
 SETTINGS = TrainSettings(problems_per_step=4, group_size=4, resample_groups=2)
-
+OWN = SETTINGS.model_copy(update={"resample_groups": 0})
+EIGHT = OWN.model_copy(update={"group_size": 8})
+ALWAYS = CurriculumSettings(mode="always", window=1)
 
 Void = Callable[[EpisodeSpec, int], str | None]
 """(episode, call) -> its void."""
@@ -44,12 +46,9 @@ class Env:
 
     def _play(self, spec: EpisodeSpec) -> Trajectory:
         turns = [TurnRecord("", "", "stop", [1], [2, 3], [-1.0, -1.0])] * self.turns
-        tree = Trajectory(
-            f"{spec.problem_id}/{spec.seed}",
-            spec.difficulty,
-            frames={0: FrameRecord(0, None, 0, "rlm", turns, "final")},
-            reward=self.reward(spec),
-        )
+        frames = {0: FrameRecord(0, None, 0, "rlm", turns, "final")}
+        name = f"{spec.problem_id}/{spec.seed}"
+        tree = Trajectory(name, spec.difficulty, frames=frames, reward=self.reward(spec))
         tree.components = {"primary_objective": tree.reward}
         if (reason := self.void(spec, len(self.calls))) is not None:
             tree.void, tree.reward, tree.components = reason, None, {}
@@ -63,6 +62,23 @@ def by_seed(spec: EpisodeSpec) -> float:
 
 def draw(env: Env, settings: TrainSettings = SETTINGS, step: int = 3) -> Drawn:
     return draw_groups(env, step, Curriculum(settings.curriculum), PROBLEMS, settings)
+
+
+def test_no_problem_returns_before_all_were_played():
+    played = [
+        group[0].problem_id
+        for step in range(1, 11)
+        for group in groups_for(step, ["medium"] * 4, PROBLEMS, SETTINGS)
+    ]
+    assert len(set(played)) == len(played) == 40
+
+
+def test_a_group_is_one_problem_with_different_seeds():
+    groups = groups_for(3, ["easy", "hard"], PROBLEMS, EIGHT)
+    for group, level in zip(groups, ["easy", "hard"], strict=True):
+        assert len({spec.problem_id for spec in group}) == 1
+        assert group[0].difficulty == level
+    assert len({spec.seed for group in groups for spec in group}) == 16
 
 
 def test_flat_groups_are_exchanged_for_others_and_still_reported():
@@ -113,9 +129,8 @@ def test_the_rounds_are_bounded_and_a_group_that_stays_flat_stays():
     assert drawn.resampled_groups == 0
     assert drawn.extra_episodes == 32
     assert [tree for group in drawn.groups for tree in group] == drawn.episodes
-    off = SETTINGS.model_copy(update={"resample_groups": 0})
     env = Env(lambda spec: 0.0)
-    assert draw(env, off).extra_episodes == 0
+    assert draw(env, OWN).extra_episodes == 0
     assert len(env.calls) == 1
 
 
@@ -164,7 +179,7 @@ def test_an_episode_that_is_void_by_itself_gets_another_seed_and_then_stays_void
     assert other.seed not in {spec.seed for spec in env.calls[0]}
     assert drawn.groups[0][0].void is None
     never = Env(by_seed, lambda spec, call: "lost")
-    drawn = draw(never, SETTINGS.model_copy(update={"resample_groups": 0, "problems_per_step": 1}))
+    drawn = draw(never, OWN.model_copy(update={"problems_per_step": 1}))
     assert [tree.void for tree in drawn.groups[0]] == ["lost"] * 4
     assert drawn.replaced_voids == 0
     assert drawn.extra_episodes == 8
@@ -190,11 +205,10 @@ def rewards(drawn: Drawn) -> list[list[float | None]]:
 
 @pytest.mark.parametrize("cheat", [burns, burns_once])
 def test_voiding_poor_episodes_does_not_pay(cheat: Void) -> None:
-    settings = SETTINGS.model_copy(update={"group_size": 8, "resample_groups": 0})
     luck = Random(0)
     env = Env(lambda spec: luck.random() if len(env.calls) > 1 else by_seed(spec), cheat)
-    drawn = draw(env, settings)
-    honest = rewards(draw(Env(by_seed), settings))
+    drawn = draw(env, EIGHT)
+    honest = rewards(draw(Env(by_seed), EIGHT))
     for group, other in zip(drawn.groups, honest, strict=True):
         lost = [i for i, value in enumerate(other) if value < 0.5]
         # One episode of a problem is excused: it was played again, or stays out.
@@ -219,7 +233,7 @@ def is_refused(spec: EpisodeSpec, call: int) -> str | None:
 
 @pytest.mark.parametrize("cheat", [burns, disconnects, is_refused])
 def test_a_charged_episode_is_trained_away_from(cheat: Void) -> None:
-    drawn = draw(Env(by_seed, cheat), SETTINGS.model_copy(update={"resample_groups": 0}))
+    drawn = draw(Env(by_seed, cheat), OWN)
     rows = make_rows(drawn.groups, SETTINGS).rows
     trees = [tree for group in drawn.groups for tree in group]
     charged = [row for row in rows if trees[row.tree].root.stop_reason == "timeout" and row.weight]
@@ -230,12 +244,11 @@ def test_a_charged_episode_is_trained_away_from(cheat: Void) -> None:
 
 @pytest.mark.parametrize("cheat", [disconnects, is_refused])
 def test_losing_the_connection_of_poor_episodes_does_not_pay(cheat):
-    settings = SETTINGS.model_copy(update={"group_size": 8, "resample_groups": 0})
     env = Env(by_seed, cheat)
-    drawn = draw(env, settings)
+    drawn = draw(env, EIGHT)
     lost = [spec for spec in env.calls[0] if poor(spec)]
     assert drawn.charged_voids == len(lost) > 8
-    for group, honest in zip(rewards(drawn), rewards(draw(Env(by_seed), settings)), strict=True):
+    for group, honest in zip(rewards(drawn), rewards(draw(Env(by_seed), EIGHT)), strict=True):
         least = min(value for value in honest if value is not None and value >= 0.5)
         assert group == [max(value or 0.0, least) for value in honest]
     # Each was played again once, and a valid episode beside it.
@@ -248,8 +261,7 @@ def test_losing_the_connection_of_poor_episodes_does_not_pay(cheat):
     ("void", "turns"), [(lambda spec, call: BUSY, 1), (disconnects, 0)], ids=["all", "at once"]
 )
 def test_without_a_valid_episode_or_a_turn_nobody_is_charged(void: Void, turns: int) -> None:
-    env = Env(by_seed, void, turns)
-    assert draw(env, SETTINGS.model_copy(update={"resample_groups": 0})).charged_voids == 0
+    assert draw(Env(by_seed, void, turns), OWN).charged_voids == 0
 
 
 @pytest.mark.parametrize("outages", [(1,), (1, 2), (1, 2, 3)])
@@ -260,8 +272,7 @@ def test_an_outage_is_charged_to_nobody(outages: tuple[int, ...]) -> None:
     def outage(spec: EpisodeSpec, call: int) -> str | None:
         return "connection: no answer" if call in outages and next(turn) % 4 < 2 else None
 
-    drawn = draw(Env(by_seed, outage), SETTINGS.model_copy(update={"resample_groups": 0}))
-    assert drawn.charged_voids == 0
+    assert draw(Env(by_seed, outage), OWN).charged_voids == 0
 
 
 def test_a_lost_environment_costs_only_the_extra_episodes():
@@ -279,9 +290,8 @@ def test_a_lost_environment_costs_only_the_extra_episodes():
 def test_levels_of_exchanged_groups_come_from_the_curriculum(monkeypatch):
     monkeypatch.setattr("agent.training.curriculum.MIN_STEPS", 1)
     monkeypatch.setattr("agent.training.curriculum.REPLAY", 0.5)
-    always = CurriculumSettings(mode="always", window=1)
-    settings = SETTINGS.model_copy(update={"curriculum": always, "problems_per_step": 8})
-    curriculum = Curriculum(always)
+    settings = SETTINGS.model_copy(update={"curriculum": ALWAYS, "problems_per_step": 8})
+    curriculum = Curriculum(ALWAYS)
     good = [Trajectory("p", "easy", reward=1.0, components={"primary_objective": 1.0})]
     curriculum.update(1, good)
     assert curriculum.level == "medium"
@@ -301,12 +311,11 @@ def test_too_few_problems_to_exchange_give_fewer_groups():
 def test_the_next_steps_own_problems_do_not_depend_on_the_exchange(monkeypatch):
     monkeypatch.setattr("agent.training.curriculum.MIN_STEPS", 1)
     monkeypatch.setattr("agent.training.curriculum.REPLAY", 0.0)
-    moves_at_once = CurriculumSettings(mode="always", window=1)
 
     def played_next(resample_groups: int) -> list[EpisodeSpec]:
-        changed = {"resample_groups": resample_groups, "curriculum": moves_at_once}
+        changed = {"resample_groups": resample_groups, "curriculum": ALWAYS}
         settings = SETTINGS.model_copy(update=changed)
-        curriculum = Curriculum(moves_at_once)
+        curriculum = Curriculum(ALWAYS)
         # Flat are the step's own groups alone; their substitutes would unlock the next level.
         env = Env(lambda spec: 0.0 if len(env.calls) == 1 else 0.8 + by_seed(spec) / 5)
         drawn = draw_groups(env, 1, curriculum, PROBLEMS, settings)
@@ -317,12 +326,3 @@ def test_the_next_steps_own_problems_do_not_depend_on_the_exchange(monkeypatch):
         return following.calls[0]
 
     assert played_next(2) == played_next(0)
-
-
-def test_groups_with_a_signal_are_played_once():
-    env = Env(by_seed)
-    drawn = draw(env)
-    assert len(env.calls) == 1
-    assert [len(group) for group in drawn.groups] == [4] * 4
-    assert drawn.episodes == [tree for group in drawn.groups for tree in group]
-    assert (drawn.replaced_voids, drawn.resampled_groups, drawn.extra_episodes) == (0, 0, 0)

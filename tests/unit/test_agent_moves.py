@@ -8,15 +8,7 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from agent.demonstrations.moves import (
-    Move,
-    code,
-    decisions,
-    draw,
-    query_of,
-    question_parts,
-    shares,
-)
+from agent.demonstrations.moves import Move, code, decisions, draw, query_of, question_parts, shares
 from agent.policies.scripted import block
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import MovesSettings

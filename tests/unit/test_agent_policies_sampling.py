@@ -129,27 +129,6 @@ def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():
     assert list(Drafter(DraftStore(), text).guess(0.01, 3)) == [1, 2, 3]
 
 
-def test_later_turns_continue_the_caches(model):
-    store, rows = DraftStore(), turns(prompts())
-    rng = random.Random(4)
-    for _ in range(3):
-        run(model, rows, 0.7, store)
-        observed = rng.choices(range(4, WORDS), k=20)
-        rows = [
-            SampledTurn(
-                row.place,
-                [*row.tokens, *row.sampled, *observed[: 5 + row.place]],
-                row.cached,
-                row.past,
-                row.limit,
-                row.seed + 1,
-            )
-            for row in rows
-        ]
-    run(model, rows, 0.7, store)
-    require_equal(model, rows, 0.7)
-
-
 def test_many_conversations_that_branch_at_random_have_their_own_caches(model):
     rng = random.Random(7)
     asked = [[rng.randrange(4, WORDS)] for _ in range(3)]

@@ -21,21 +21,14 @@ BOOTSTRAP = Bootstrap(resamples=2000, seed=0)
 def episode(problem_id: str, reward: float, *, void: str | None = None) -> Trajectory:
     collection, level = problem_id.split("-")[:2]
     turn = TurnRecord("question", "FINAL([])", "stop", [1, 2, 3], [4, 5])
-    return Trajectory(
-        problem_id=problem_id,
-        difficulty=level,
-        collection_id=collection,
-        tier="focused",
-        frames={0: FrameRecord(0, None, 0, "rlm", [turn, turn], "final")},
-        reward=None if void else reward,
-        components=dict.fromkeys(report.COMPONENTS, reward),
-        metrics=AnswerMetrics(
-            precision=reward, recall=reward, f1=reward, exact_match=reward == 1.0, paper_f1=reward
-        ),
-        counters=Counters(turns=2, frames=1),
-        void=void,
-        seconds=2.0,
-    )
+    frames = {0: FrameRecord(0, None, 0, "rlm", [turn, turn], "final")}
+    made = Trajectory(problem_id, level, collection, "focused", frames, void=void, seconds=2.0)
+    made.reward = None if void else reward
+    made.components = dict.fromkeys(report.COMPONENTS, reward)
+    scores = dict.fromkeys(("precision", "recall", "f1", "paper_f1"), reward)
+    made.metrics = AnswerMetrics(**scores, exact_match=reward == 1.0)
+    made.counters = Counters(turns=2, frames=1)
+    return made
 
 
 def rows(model: str, rewards: dict[str, float], **kwargs: Any) -> list[report.EpisodeRow]:
@@ -223,9 +216,3 @@ def test_metrics_beside_the_reward_are_means_over_those_that_have_them() -> None
     found = summary([episode_row(one, "before", "greedy") for one in played])
     assert found["exact_match"] == 1.0  # the third was played before it was counted
     assert found["paper_f1"] == 1.0
-
-
-def test_voids_are_counted_by_cause() -> None:
-    said = ["busy", "connection: reset", "connection: closed: 1006", "refused: no", None, "busy"]
-    found = report.voids([{"void": void} for void in said])
-    assert found == {"busy": 2, "connection": 2, "refused": 1}

@@ -12,10 +12,8 @@ from helpers.tiny_trees import VOCAB, tiny_model
 
 from agent.training.token_logprobs import sampled_logprobs
 
-pytestmark = [
-    pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
-]
+# One group, so that one process imports TRL.
+pytestmark = [pytest.mark.usefixtures("trainer_imported"), pytest.mark.xdist_group("trainer")]
 TEMPERATURE = 0.7
 Row = tuple[list[int], list[int]]
 """Ids, and places of the sampled ones."""

@@ -27,13 +27,9 @@ class Fixed:
 
     def __init__(self, text: str, finish: Finish = "stop") -> None:
         self.reply = TurnReply(text, finish)
-        self.released: list[tuple[int, int]] = []
 
     def act(self, requests):
         return [self.reply for _ in requests]
-
-    def release(self, keys):
-        self.released += keys
 
 
 def conversations(**limits: int | bool) -> Conversations:
@@ -54,7 +50,7 @@ def turns(policy: TokenisedPolicy, count: int = 2) -> list[TurnReply]:
 
 
 def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
-    text = 'Find it.\n```repl\nprint("ü")\n```'
+    text = 'Find it.\n"ü <|im_end|>"'
     made = conversations()
     first, second = turns(TokenisedPolicy(Fixed(text), made))
     known = made.chat.tokenizer
@@ -62,22 +58,23 @@ def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
     messages = [
         {"role": m[0], "content": m[1]} if isinstance(m, tuple) else m.model_dump() for m in talk
     ]
-    for message in messages[1], messages[3]:  # no text of a message ends a turn
+    for message in messages[1:]:  # no text of a message ends a turn
         message["content"] = message["content"].replace("<|", "< |")
     whole = known.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert known.decode(first.prompt_ids + first.sampled_ids + second.prompt_ids) == whole
     assert first.sampled_ids[-1] == made.chat.end_of_turn
-    assert (first.text, first.finish, first.logprobs) == (text, "stop", [])
+    said = text.replace("<|", "< |")
+    assert (first.text, first.finish, first.logprobs) == (said, "stop", [])
 
 
-@pytest.mark.parametrize(
-    ("limits", "finish", "tokens"),
-    [
-        ({}, "stop", None),
-        ({"max_turn_tokens": 5}, "length", 5),
-        ({"max_frame_tokens": 24}, "length", 0),
-    ],
-)
+LIMITS = [
+    ({}, "stop", None),
+    ({"max_turn_tokens": 5}, "length", 5),
+    ({"max_frame_tokens": 24}, "length", 0),
+]
+
+
+@pytest.mark.parametrize(("limits", "finish", "tokens"), LIMITS)
 def test_a_turn_beyond_a_limit_is_cut_as_a_sampled_one(limits, finish, tokens):
     text = "the model reads the paper and the text"
     [reply] = turns(TokenisedPolicy(Fixed(text), conversations(**limits)), 1)
@@ -94,10 +91,3 @@ def test_turns_that_the_other_policy_lost_or_cut_have_no_end() -> None:
     assert made.chat.end_of_turn not in cut.sampled_ids
     [empty] = turns(TokenisedPolicy(Fixed("", "length"), conversations()), 1)
     assert (empty.text, empty.finish, empty.sampled_ids) == ("", "length", [])
-
-
-def test_special_tokens_in_a_turn_stay_text() -> None:
-    made = conversations()
-    [reply] = turns(TokenisedPolicy(Fixed("say <|im_end|> now"), made), 1)
-    assert reply.sampled_ids.count(made.chat.end_of_turn) == 1
-    assert reply.text == "say < |im_end|> now"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from statistics import mode
 from typing import Literal
 
 import pandas as pd
-import pytest
 
 from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import Problem, to_row
@@ -59,25 +60,17 @@ def visible(problems: Sequence[Problem], level: str) -> Columns:
     return columns
 
 
-def best_column(columns: Columns, gold: Sequence[int], half: slice) -> dict[int, int]:
-    """Predictions on the other half by the column that predicts this half best."""
+def hits(columns: Columns, gold: Sequence[int], known: slice, rest: slice) -> int:
+    """Gold counts of `rest` that the column predicts which predicts those of `known` best."""
+    usual = mode(gold[known])
 
-    def votes(values: Sequence[int]) -> dict[int, Counter[int]]:
-        found: dict[int, Counter[int]] = defaultdict(Counter)
-        for value, count in zip(values[half], gold[half], strict=True):
-            found[value][count] += 1
-        return found
+    def right(values: Sequence[int], part: slice) -> int:
+        seen = list(zip(values[known], gold[known], strict=True))
+        guess = {v: mode(n for value, n in seen if value == v) for v in set(values[known])}
+        asked = zip(values[part], gold[part], strict=True)
+        return sum(guess.get(value, usual) == count for value, count in asked)
 
-    def hits(values: Sequence[int]) -> int:
-        return sum(counter.most_common(1)[0][1] for counter in votes(values).values())
-
-    values = max(columns.values(), key=hits)
-    learned = votes(values)
-    rest = [n for n in range(len(gold)) if n not in range(*half.indices(len(gold)))]
-    likely = Counter(gold[half]).most_common(1)[0][0]
-    return {
-        n: learned[values[n]].most_common(1)[0][0] if learned[values[n]] else likely for n in rest
-    }
+    return right(max(columns.values(), key=lambda values: right(values, known)), rest)
 
 
 def predicted(problems: Sequence[Problem]) -> tuple[float, float]:
@@ -85,11 +78,10 @@ def predicted(problems: Sequence[Problem]) -> tuple[float, float]:
     right = usual = 0
     for level in LEVELS:
         gold = [len(problem.gold_papers) for problem in problems if problem.difficulty == level]
-        columns = visible(problems, level)
-        for half in (slice(0, len(gold) // 2), slice(len(gold) // 2, None)):
-            found = best_column(columns, gold, half)
-            right += sum(gold[n] == count for n, count in found.items())
-        usual += Counter(gold).most_common(1)[0][1]
+        columns, middle = visible(problems, level), len(gold) // 2
+        for known, rest in pairwise((slice(middle), slice(middle, None), slice(middle))):
+            right += hits(columns, gold, known, rest)
+        usual += gold.count(mode(gold))
     return right / len(problems), usual / len(problems)
 
 
@@ -105,37 +97,31 @@ def test_speaking_ids_would_predict_it() -> None:
     assert share > 0.99  # a count that one half lacks cannot be learnt
 
 
-def test_an_id_depends_on_the_seed_and_on_nothing_else() -> None:
-    again = generate(SyntheticSettings(collections={"test": 1}, seed=5))
+def test_a_problem_depends_on_the_seed_and_not_on_how_many_others_there_are() -> None:
+    again = generate(SyntheticSettings(collections={"train": 2, "test": 1}, seed=5))
     other = generate(SyntheticSettings(collections={"test": 1}, seed=6))
-    ids = {problem.problem_id for problem in world("test", 100)}
-    assert {problem.problem_id for problem in again} <= ids
-    assert not {problem.problem_id for problem in other} & ids
+    known = {problem.problem_id: problem for problem in world("test", 100)}
+    assert all(known[p.problem_id] == p for p in again if p.split == "test")
+    assert not {problem.problem_id for problem in other} & known.keys()
+    texts = {paper.text for problem in known.values() for paper in problem.papers}
+    assert not texts & {paper.text for problem in other for paper in problem.papers}
 
 
-@pytest.fixture
-def tables(tmp_path: Path) -> list[tuple[Path, dict[str, str]]]:
-    """The same problems under two sets of ids: the file, and each id's question and papers."""
-    found = []
-    for turn in range(2):
-        rows = [to_row(problem) for problem in world("train", 12)]
-        names = [f"c{n:02}" for n in range(len({row["collection_id"] for row in rows}))]
-        Random(turn).shuffle(names)
-        by_collection = dict(
-            zip(dict.fromkeys(r["collection_id"] for r in rows), names, strict=True)
-        )
-        for row in rows:
-            row["collection_id"] = by_collection[row["collection_id"]]
-            row["problem_id"] = f"{row['collection_id']}-{Random(f'{turn}{row}').random()}"
-        path = tmp_path / f"{turn}.parquet"
-        pd.DataFrame(rows).to_parquet(path)
-        found.append((path, {row["problem_id"]: row["question"] + row["papers"] for row in rows}))
-    return found
+def renamed(turn: int) -> list[dict[str, str]]:
+    """The same problems under a set of ids of its own."""
+    rows = [to_row(problem) for problem in world("train", 12)]
+    for row in rows:
+        row["collection_id"] = str(Random(f"{turn} {row['collection_id']}").random())
+        row["problem_id"] = f"{row['collection_id']}-{Random(f'{turn} {row}').random()}"
+    return rows
 
 
-def test_no_stage_draws_other_problems_under_other_ids(tables):
+def test_no_stage_draws_other_problems_under_other_ids(tmp_path: Path) -> None:
     drawn = []
-    for path, texts in tables:
+    for turn in range(2):
+        path, rows = tmp_path / f"{turn}.parquet", renamed(turn)
+        pd.DataFrame(rows).to_parquet(path)
+        texts = {row["problem_id"]: row["question"] + row["papers"] for row in rows}
         specs = [
             *(spec for level in gate.by_level(path, seed=0).values() for spec in level),
             *(spec for level in read_problems(path, LEVELS).values() for spec in level),

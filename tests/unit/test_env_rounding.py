@@ -98,27 +98,16 @@ def test_halving_finds_no_gold_in_a_strangers_figures() -> None:
 
 
 def test_papers_that_were_read_show_no_gold_in_a_strangers_figures() -> None:
-    for problem in NINE:
-        wrong = [line for line in lines(problem) if line not in gold(problem)][:1]
-        exact = [played(problem, wrong, [paper.paper_id]) for paper in problem.papers]
+    """Neither to who knows no gold sentence nor to who knows one of several."""
+    answers = [(one, [line for line in lines(one) if line not in gold(one)]) for one in NINE]
+    answers.append((NINE[-1], sorted(gold(NINE[-1]))))
+    for problem, answer in answers:
+        exact = [played(problem, answer[:1], [paper.paper_id]) for paper in problem.papers]
         seen = [(one["reward"], one["components"], one["metrics"]) for one in map(shown, exact)]
         assert all(one == seen[0] for one in seen)
-        assert seen[0][0] == round(0.4 * REWARDS.weights.format_compliance, 2)
         if len(problem.gold_papers) < len(problem.papers):
             quality = {one["components"]["process_quality"] > 0 for one in exact}
             assert quality == {True, False}  # exact figures do show them
-
-
-def test_who_knows_one_gold_sentence_does_not_see_where_the_others_are() -> None:
-    hard = NINE[-1]
-    known, everything = sorted(gold(hard))[:1], sorted(gold(hard))
-    exact = [played(hard, known, [paper.paper_id]) for paper in hard.papers]
-    assert {one["components"]["process_quality"] > 0 for one in exact} == {True, False}
-    seen = [(one["reward"], one["components"]) for one in map(shown, exact)]
-    assert all(one == seen[0] for one in seen)
-    assert seen[0][1]["primary_objective"] > 0
-    whole = shown(played(hard, everything, hard.gold_papers))
-    assert (whole["reward"], whole["components"]["process_quality"]) == (1.0, 1.0)
 
 
 def numbers(figures: Figures) -> list[float]:
@@ -139,7 +128,8 @@ def test_no_number_has_more_than_two_digits() -> None:
     assert numbers(seen) == [round(value, 2) for value in numbers(exact | {"frame_scores": {}})]
     assert numbers(seen) != numbers(exact | {"frame_scores": {}})
     assert exact["components"]["primary_objective"] > 0
-    whole = played(hard, sorted(gold(hard)))
+    whole = played(hard, sorted(gold(hard)), hard.gold_papers)
+    assert whole["components"]["process_quality"] == 1.0
     assert numbers(shown(whole)) == [round(value, 2) for value in numbers(whole)]
     assert shown(whole)["frame_scores"] == {1: 0.33}
 

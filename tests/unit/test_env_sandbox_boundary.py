@@ -6,12 +6,14 @@ aarch64 is simulated here and untested on hardware; x86_64 is what the attacks r
 from __future__ import annotations
 
 import itertools
+import operator
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pyseccomp
 import pytest
+from helpers.sandbox_attacks import numbers
 
 from env.errors import SandboxError
 from env.server.sandbox import boundary
@@ -36,8 +38,8 @@ def machine(request: pytest.FixtureRequest) -> str:
 
 # --- classic BPF, as the kernel runs it on a call
 
-LOAD_WORD, RETURN, RETURN_A, AND = 0x20, 0x06, 0x16, 0x54
-JUMP, EQUAL, GREATER, GREATER_EQUAL, SET = 0x05, 0x15, 0x25, 0x35, 0x45
+LOAD_WORD, RETURN, RETURN_A, AND, JUMP = 0x20, 0x06, 0x16, 0x54, 0x05
+COMPARE = {0x15: operator.eq, 0x25: operator.gt, 0x35: operator.ge, 0x45: operator.and_}
 
 
 def decide(program: bytes, arch: int, number: int, arguments: Sequence[int] = ()) -> int:
@@ -50,12 +52,12 @@ def decide(program: bytes, arch: int, number: int, arguments: Sequence[int] = ()
         arguments: Up to six, 64 bits each.
 
     Raises:
-        ValueError: An instruction that libseccomp does not use here, or a way out of the program.
+        LookupError: An instruction that libseccomp does not use here, or a way out of the program.
     """
     data = struct.pack("<IIQ6Q", number, arch, 0, *arguments, *([0] * (6 - len(arguments))))
     code = list(struct.iter_unpack("<HBBI", program))
     accumulator, at = 0, 0
-    while at < len(code):
+    while True:
         operation, if_true, if_false, constant = code[at]
         at += 1
         if operation == LOAD_WORD:
@@ -67,16 +69,7 @@ def decide(program: bytes, arch: int, number: int, arguments: Sequence[int] = ()
         elif operation in (RETURN, RETURN_A):
             return int(constant if operation == RETURN else accumulator)
         else:
-            holds = {
-                EQUAL: accumulator == constant,
-                GREATER: accumulator > constant,
-                GREATER_EQUAL: accumulator >= constant,
-                SET: bool(accumulator & constant),
-            }
-            if operation not in holds:
-                raise ValueError(f"instruction {at - 1}: operation {operation:#x}")
-            at += if_true if holds[operation] else if_false
-    raise ValueError("the program has no end")
+            at += if_true if COMPARE[operation](accumulator, constant) else if_false
 
 
 # --- the calls that are tried
@@ -89,14 +82,7 @@ def program(machine: str) -> bytes:
 
 @cache
 def names(machine: str) -> dict[str, int]:
-    """Every call of the architecture that libseccomp knows, by name."""
-    found = {}
-    for number in range(1024):
-        try:
-            found[pyseccomp.resolve_syscall(MACHINES[machine], number).decode()] = number
-        except ValueError:
-            continue
-    return found
+    return numbers(MACHINES[machine])
 
 
 def ask(machine: str, name: str, *arguments: int) -> int:

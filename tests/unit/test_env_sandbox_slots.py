@@ -159,9 +159,3 @@ def test_one_of_two_long_cells_makes_room_for_a_short_one_that_is_ahead() -> Non
     short.join(timeout=5.0)
     assert len(slots) == 0
     assert not slots.is_over(first)
-
-
-def test_sessions_take_turns_however_many_cells_one_of_them_has() -> None:
-    clock = Clock()
-    waiting = [("a", 1.0)] * 3 + [("b", 1.0), ("c", 1.0)]
-    assert order(Slots(1, clock), clock, waiting) == ["a", "b", "c", "a", "a"]

@@ -31,34 +31,6 @@ def test_one_episode_is_scored_at_a_time_and_the_smallest_and_the_oldest_take_tu
     assert order == [20, 1, 30, 2, 25]
 
 
-def test_no_flood_of_smaller_episodes_starves_one() -> None:
-    turns, order, floods = ScoringTurns(), [], 3
-
-    def flooded() -> bool:
-        return "large" not in order and len(order) < 50
-
-    def flood() -> None:
-        while flooded():
-            with turns.turn(1):
-                order.append("small")
-                while flooded() and len(turns._waiting) < floods:
-                    time.sleep(0.001)
-
-    def large() -> None:
-        with turns.turn(1000):
-            order.append("large")
-
-    threads = [threading.Thread(target=work) for work in (*[flood] * floods, large)]
-    with turns.turn(0):
-        for number, thread in enumerate(threads, 1):
-            thread.start()
-            while len(turns._waiting) < number:
-                time.sleep(0.001)
-    for thread in threads:
-        thread.join()
-    assert "large" in order[: 2 * floods + 1]
-
-
 def test_an_episode_that_cannot_be_scored_gives_its_turn_back() -> None:
     turns = ScoringTurns()
     for _ in range(2):

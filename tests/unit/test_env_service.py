@@ -50,10 +50,6 @@ def test_a_stranger_reads_no_seed() -> None:
     assert service(source="files", store=of_files).problems_for().source == "data/problems"
 
 
-def test_the_key_opens_every_problem() -> None:
-    assert service().problems_for(KEY) is STORE
-
-
 @pytest.mark.parametrize(("given", "key"), [("x" * 40, KEY), ("\ud800", KEY), (KEY, None)])
 def test_a_wrong_key_is_refused(given: str, key: str | None) -> None:
     with pytest.raises(RefusedError, match="owner_key is wrong"):

@@ -12,6 +12,7 @@ from env.server.tree.turn import parse
     [
         ("Let me look.\n```repl\nx = 1\nprint(x)\n```\nDone.", "x = 1\nprint(x)\n"),
         ('```repl\nx = "```"\nprint(x)\n```', 'x = "```"\nprint(x)\n'),
+        ('```repl\nFINAL("x")\n```', 'FINAL("x")\n'),  # no plain line
         ("```repl\r\nx = 1\r\n```", "x = 1\r\n"),
         ("```python\nx = 1\n```", "x = 1\n"),
         ("Like this:\n```python\nx = 1\n```\n```repl\ny = 2\n```", "y = 2\n"),
@@ -20,8 +21,7 @@ from env.server.tree.turn import parse
 )
 def test_one_closed_block_is_well_formed(text: str, code: str) -> None:
     turn = parse(text)
-    assert turn.blocks == (code,)
-    assert turn.well_formed
+    assert (turn.blocks, turn.final_code, turn.well_formed) == ((code,), None, True)
 
 
 @pytest.mark.parametrize(
@@ -40,21 +40,7 @@ def test_one_closed_block_is_well_formed(text: str, code: str) -> None:
 )
 def test_anything_but_one_closed_block_is_malformed(text: str, opened: int) -> None:
     turn = parse(text)
-    assert not turn.well_formed
-    assert turn.opened == opened
-
-
-def test_plain_final_lines_end_as_the_published_scaffold_writes_them() -> None:
-    assert parse("I am done.\nFINAL_VAR(answer)").final_code == 'FINAL_VAR("answer")'
-    assert parse('FINAL_VAR("answer")').final_code == 'FINAL_VAR("answer")'
-    turn = parse("FINAL(The score is (about) 12)")
-    assert turn.final_text == "The score is (about) 12"
-    assert turn.well_formed
-
-
-def test_a_final_inside_the_block_is_code_and_no_plain_line() -> None:
-    turn = parse('```repl\nFINAL("x")\n```')
-    assert turn.final_code is None
+    assert (turn.opened, turn.well_formed) == (opened, False)
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,6 @@ def facts(answer: Any, **changes: Any) -> EpisodeFacts:
     return episode(answer=answer, **expert | {"sub_calls": 2} | changes)
 
 
-def primary(answer: Any) -> float:
-    return score(facts(answer), SETTINGS).components["primary_objective"]
-
-
 # --- values
 
 
@@ -77,14 +73,6 @@ def test_wrong_characters_are_free_up_to_a_third_of_gold_but_not_for_precision()
     assert one.precision == pytest.approx(precision)
 
 
-def test_a_fact_needs_one_item_that_covers_nearly_all_of_it() -> None:
-    assert primary([ONCE[:-1]]) > 0.6
-    assert primary([ONCE[:-3]]) == 0.0
-    shards = [ONCE[:13], ONCE[13:]]
-    assert score(facts(shards), SETTINGS).f1 == 26 / 53 * 2 / (1 + 26 / 53)
-    assert primary(shards) == 0.0
-
-
 # --- the other components
 
 
@@ -99,9 +87,7 @@ def test_errors_cost_process_and_missing_blocks_cost_format() -> None:
     [(1, 1, 0.067), (6, 0, 0.115), (7, 0, 0.120)],
     ids=["handed to a child", "six printed by the root", "seven printed by the root"],
 )
-def test_sub_calls_for_show_hide_a_malformed_turn_by_no_more_than(
-    gold_papers: int, sub_calls: int, gain: float
-) -> None:
+def test_sub_calls_for_show_hide_a_malformed_turn_by_no_more_than(gold_papers, sub_calls, gain):
     # Three turns: a malformed one; the child's, or the one that prints; the one that ends.
     quotes = [f"Kalvot scores {n} on Mirbex." for n in range(gold_papers)]
     papers = {quote: quote for quote in quotes}

@@ -48,12 +48,6 @@ def test_one_child_may_find_several_papers_and_only_those_it_was_given() -> None
     assert papers_found(PAPERS, EVIDENCE, [], 0.95) == frozenset()
 
 
-def test_sentences_are_enough_if_the_child_chooses_among_them() -> None:
-    lines = [GOLD, "Kalvot reaches 71 on Gexzuk.", "Kalvot is not new."]
-    assert found(GOLD, "\n".join(lines)) == {"p1"}
-    assert found(GOLD, GOLD) == frozenset()
-
-
 def test_children_that_together_return_most_of_it_have_chosen_nothing() -> None:
     lines = [GOLD, OTHER, *(line for text in PAPERS.values() for line in text.split("\n")[:2])]
     lines = list(dict.fromkeys(lines))

@@ -10,7 +10,7 @@ from helpers.work import calls
 
 from rewards.children import child_scores
 from rewards.found import papers_found
-from rewards.numbered import numbered_passages, replied_numbers
+from rewards.numbered import numbered_passages
 from rewards.primary import primary_objective
 from rewards.settings import RewardSettings
 from rewards.spans import Evidence, Located, locate, span_f1
@@ -36,7 +36,8 @@ FOUR = numbered(*OTHERS, GOLD)
 
 
 @pytest.mark.parametrize(
-    "reply", ["4", "4.", "Passage 4", "[4]", "**4**", 4, [4], ["4"], "4, 4; 9"]
+    "reply",
+    ["4", "4.", "The ones that fit are 4 and 9.", "[4]", "**4**", 4, [4], ["4"], "4, 4; 9"],
 )
 def test_a_reader_that_replies_the_number_of_the_evidence_has_read_its_paper(reply: Any) -> None:
     assert found((FOUR, reply))
@@ -47,7 +48,7 @@ def test_a_reader_that_replies_the_number_of_the_evidence_has_read_its_paper(rep
     [
         *("none", "", "3", "1 2 3", "0", "-4", "4.5", "44", "04444", "\u0664", "\u2074", "0x4"),
         *(None, [], 4.0, True, {"4": 4}, [[4]], "9" * 10_000, 10**5000, [10**5000, -4]),
-        "It was 4 in the afternoon when all of us went out for a walk along the river. " * 9,
+        "I am not sure, but in my opinion it could be the 3rd or 4",
     ],
     ids=lambda reply: str(reply)[:20] if not isinstance(reply, (int, list)) else "huge",
 )
@@ -147,13 +148,6 @@ def test_passages_may_have_lines_that_start_with_numbers_and_a_question_may_foll
 def test_a_child_with_several_texts_is_no_reader() -> None:
     given = {"a": numbered(*OTHERS, GOLD), "b": "Nothing."}
     assert papers_found(PAPERS, EVIDENCE, [(given, "4")], 0.95) == frozenset()
-
-
-def test_none_is_an_empty_list_and_prose_is_no_list() -> None:
-    assert replied_numbers("none") == replied_numbers([]) == replied_numbers(None) == set()
-    assert replied_numbers("Lines 3 and 7") == {3, 7}
-    assert replied_numbers("The passages that answer are 3 and 7.") == {3, 7}
-    assert replied_numbers("I am not sure, but in my opinion it could be the 3rd or 4") is None
 
 
 def test_the_work_grows_with_the_characters() -> None:

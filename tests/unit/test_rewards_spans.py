@@ -21,14 +21,6 @@ def at(answer: object) -> dict[str, list[tuple[int, int]]]:
 
 QUOTE = "Kalvot scores 42 on Mirbex."
 PLACE = {"paper_id": "p1", "start": 19, "end": 46}
-PAIR = ["p1", QUOTE]
-
-
-@pytest.mark.parametrize(
-    "answer", [QUOTE, {"paper_id": "p1", "text": QUOTE}, PLACE, PAIR, [[QUOTE, [PAIR]], PLACE]]
-)
-def test_gold_in_a_right_form_is_found(answer: object) -> None:
-    assert at(answer) == {"p1": [(19, 46)]}
 
 
 def test_lists_nested_a_hundred_thousand_deep_are_searched() -> None:
@@ -52,7 +44,7 @@ def test_lists_nested_a_hundred_thousand_deep_are_searched() -> None:
         *({**PLACE, "start": 19.0}, {**PLACE, "start": -54, "end": -27}),
         *({**PLACE, "start": 46, "end": 19}, {**PLACE, "end": 10**30}, {**PLACE, "end": 24}),
         *({**PLACE, "start": False}, {**PLACE, "paper_id": "p9"}, {**PLACE, "paper_id": ["p1"]}),
-        *({**PLACE, "text": 7}, ["p1", 19, 46], ["p1", "p2"]),
+        *({**PLACE, "text": 7}, ["p1", 19, 46], ["p1", "p2"], ["p2", QUOTE]),
     ],
     ids=repr,
 )
@@ -65,12 +57,6 @@ def test_a_number_that_is_not_finite_spoils_the_answer(number: float) -> None:
     assert at([QUOTE]) != {}
     assert at([QUOTE, number]) == {}
     assert at([QUOTE, {"paper_id": "p1", "start": number, "end": 20}]) == {}
-
-
-def test_too_many_items_point_at_nothing() -> None:
-    many = [QUOTE, *(f"a made up sentence {i}" for i in range(SETTINGS.max_items))]
-    assert at(many) == {}
-    assert at([QUOTE] * 5000) == {"p1": [(19, 46)]}
 
 
 def test_items_that_stand_at_too_many_places_point_at_nothing() -> None:

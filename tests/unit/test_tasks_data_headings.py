@@ -14,7 +14,7 @@ from env.errors import SourceError
 from tasks.data.headings import FORMS, read
 from tasks.data.parsing import text_of
 from tasks.data.rows import Found
-from tasks.data.settings import FilesSettings, SplitSettings
+from tasks.data.settings import SplitSettings
 from tasks.data.split import leaks
 
 PROSE = "The {} is kept in the cellar, where nobody has looked for it since the war ended in May."
@@ -133,19 +133,15 @@ def test_few_documents_leave_no_split_empty(tmp_path, pages, splits, vague):
 
 
 def test_headings_are_marked_or_underlined_and_never_code() -> None:
-    text = (
-        "Title of it\n===========\n\nText.\n\n```\n# no heading\n```\n\n# 3.1. A part¶ #\n\nMore.\n"
-    )
+    text = "Title\n=====\n\nText.\n\n```\n# no heading\n```\n\n# 3.1. A part¶ #\n\nMore.\n"
     stripped, sections = read(text)
-    assert [one.heading for one in sections] == ["Title of it", "A part"]
+    assert [one.heading for one in sections] == ["Title", "A part"]
     assert stripped == "Text.\n\n```\n# no heading\n```\n\nMore."
 
 
 def test_a_web_page_has_headings_and_paragraphs() -> None:
-    html = (
-        "<h1>The <b>title</b></h1><p>One<br>two</p>"
-        "<pre>if x:\n    <b>y</b></pre><ul><li>a<li>b</ul>"
-    )
+    html = "<h1>The <b>title</b></h1><p>One<br>two</p>"
+    html += "<pre>if x:\n    <b>y</b></pre><ul><li>a<li>b</ul>"
     assert text_of(html) == "# The title\n\nOne\ntwo\n\n    if x:\n        y\n\na\n\nb"
 
 
@@ -156,11 +152,6 @@ def test_a_folder_without_headings_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Just text, and no heading above it at all, which is a pity.")
     with pytest.raises(SourceError, match=r"no document has a heading.*prepare\.files\.headings"):
         found(tmp_path)
-
-
-def test_without_a_file_and_without_headings_there_are_no_questions() -> None:
-    with pytest.raises(ValueError, match="no questions"):
-        FilesSettings(path=None)
 
 
 def test_evidence_is_a_slice_even_where_code_stands_between_short_paragraphs() -> None:

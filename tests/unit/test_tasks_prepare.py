@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pytest
 from helpers.changed import changed, write_params
-from helpers.recorder import Recorder
+from helpers.recorder import recorded
 
 from env.errors import SourceUnreachable
 from env.problems.fields import generate
@@ -43,8 +44,7 @@ def stored() -> list[Problem]:
 
 
 def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) -> None:
-    params, record = settings(), Recorder()
-    assert prepare.run(params, record) == Path("data/problems")  # type: ignore[arg-type]
+    record = recorded(prepare, params := settings())
     assert stored() == generate(params.prepare.synthetic)
     columns = tuple(pd.read_parquet("data/problems/test.parquet").columns)
     assert columns == (*COLUMNS, CANDIDATES)
@@ -53,11 +53,11 @@ def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) ->
 
 
 def test_a_failed_run_leaves_the_old_data(place: Path) -> None:
-    prepare.run(settings(), Recorder())  # type: ignore[arg-type]
+    recorded(prepare, settings())
     before = Path("data/problems/test.parquet").read_bytes()
     empty = settings(collections={"train": 4, "validation": 2})
     with pytest.raises(StageError, match=r"collections\.test"):
-        prepare.run(empty, Recorder())  # type: ignore[arg-type]
+        recorded(prepare, empty)
     assert Path("data/problems/test.parquet").read_bytes() == before
     assert sorted(p.name for p in Path("data").iterdir()) == ["problems", "report.json"]
 
@@ -83,9 +83,7 @@ def of_files(rows: list[dict[str, Any]]) -> Params:
 
 
 def test_a_users_file_becomes_the_data(place: Path) -> None:
-    record = Recorder()
-    bad = own("Toxlim", question=3)
-    prepare.run(of_files([*map(own, TOPICS), bad]), record)  # type: ignore[arg-type]
+    record = recorded(prepare, of_files([*map(own, TOPICS), own("Toxlim", question=3)]))
     assert {one.question for one in stored()} == {f"What about {topic}?" for topic in TOPICS}
     report = json.loads(Path("data/report.json").read_text())
     assert report["source"] == "files"
@@ -101,12 +99,12 @@ def test_a_users_file_becomes_the_data(place: Path) -> None:
 def test_too_many_rejected_rows_stop_the_stage_and_are_named(place, caplog, monkeypatch):
     rows = [*map(own, TOPICS), *(own(f"Bad{i}", question=i) for i in range(6))]
     with pytest.raises(StageError) as caught:
-        prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
+        recorded(prepare, of_files(rows))
     assert "6 of 10 rows were rejected" in str(caught.value)
     assert "mine.jsonl:5: question: is 0, not text" in str(caught.value)
     assert not Path("data").exists()
     monkeypatch.setattr(prepare, "MAX_REJECTED", 0.6)
-    prepare.run(of_files(rows), Recorder())  # type: ignore[arg-type]
+    recorded(prepare, of_files(rows))
     assert "prepare: rejected rows: 6" in caplog.text
 
 
@@ -119,10 +117,6 @@ def test_headings_hide_no_rejected_questions(place: Path) -> None:
         prepare.judge(params, Found(found, faults))
 
 
-def unreachable(*arguments: Any) -> None:
-    raise SourceUnreachable("org/x: the Hub cannot be reached")
-
-
 @pytest.mark.parametrize(
     ("params", "error", "word"),
     [
@@ -132,9 +126,10 @@ def unreachable(*arguments: Any) -> None:
     ],
 )
 def test_a_source_that_gives_too_little_is_refused(place, monkeypatch, params, error, word):
-    monkeypatch.setattr("tasks.data.hub.load", unreachable)
+    unreachable = SourceUnreachable("org/x: the Hub cannot be reached")
+    monkeypatch.setattr("tasks.data.hub.load", mock.Mock(side_effect=unreachable))
     with pytest.raises(error, match=word):
-        prepare.run(params(), Recorder())  # type: ignore[arg-type]
+        recorded(prepare, params())
 
 
 def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
