@@ -153,7 +153,8 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monk
     from agent.demonstrations import supervised
 
     monkeypatch.setattr(supervised, "SAVE_EVERY", 1)
-    settings, few = SftSettings(epochs=3, batch_tokens=64), TrainSettings(micro_batch_tokens=64)
+    settings = SftSettings(epochs=3).model_copy(update={"batch_tokens": 64})
+    few = TrainSettings(micro_batch_tokens=64)
     killed_at, steps = 7, []
 
     def teach(name: str, start: Path | None = None, last: int = 10**9) -> torch.Tensor:
