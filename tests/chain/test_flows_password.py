@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import httpx
 import pytest
 from helpers.chain_runs import ROOT
 from helpers.sandbox_events import wait_for
+from helpers.services import Services, services_up
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from flows.services import processes
-from flows.services.password import CLIENTS, PROFILE, SERVERS, password
+from flows.services.password import CLIENTS, PROFILE, password
 
 pytestmark = pytest.mark.xdist_group("prefect")
 FLOW = """
@@ -43,35 +40,6 @@ PAGE = {"Origin": "http://page.example", "Content-Type": "text/plain"}
 KEYS = ("HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY")
 
 
-class Services:
-    """A folder with running services, and the environment of a shell in it."""
-
-    def __init__(self, folder: Path) -> None:
-        port = processes.free_port()
-        own = {CLIENTS, SERVERS, *processes.DATABASES}
-        self.folder, self.api = folder, f"http://127.0.0.1:{port}/api"
-        self.shell = {name: value for name, value in os.environ.items() if name not in own} | {
-            "RLM_PREFECT_PORT": str(port),
-            "RLM_MLFLOW_PORT": str(processes.free_port()),
-            "PREFECT_API_URL": self.api,
-            "PYTHONPATH": str(ROOT),
-            "RLM_WORKER_KEYS": KEYS[-1],
-            **dict.fromkeys(KEYS, "a-canary"),
-        }
-
-    def __call__(self, *words: str) -> str:
-        """Output of a command in the folder."""
-        told = subprocess.run(
-            [f"{Path(sys.executable).parent}/{words[0]}", *words[1:]],
-            cwd=self.folder,
-            env=self.shell,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        return told.stdout
-
-
 @pytest.fixture(scope="module")
 def services(
     tmp_path_factory: pytest.TempPathFactory, prefect_server: str, pytestconfig: pytest.Config
@@ -80,16 +48,10 @@ def services(
     (folder / "toy.py").write_text(FLOW)
     (folder / "prefect.yaml").write_text(DEPLOYMENT)
     shutil.copy(ROOT / "prefect.toml", folder)
-    (folder / ".run").mkdir()
-    assert pytestconfig.cache is not None
-    tables = pytestconfig.cache.mkdir("prefect") / f"{version('prefect')}.db"
-    shutil.copy(tables, folder / ".run/prefect.db")  # left by the other server's first start
-    run = Services(folder)
-    try:
-        (folder / "told").write_text(run("python", "-m", "flows.services", "up"))
+    keys = {"RLM_WORKER_KEYS": KEYS[-1], **dict.fromkeys(KEYS, "a-canary")}
+    with services_up(folder, pytestconfig, PYTHONPATH=str(ROOT), **keys) as (run, told):
+        (folder / "told").write_text(told)
         yield run
-    finally:
-        run("python", "-m", "flows.services", "down")
 
 
 def test_the_password_is_shown_to_the_user_and_readable_by_no_other(services, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from helpers import documents
 from helpers.chain_runs import copy_project, environments, in_folder, runs
+from helpers.services import services_up
 
 from flows import stages
 from tasks.errors import ConfigError
@@ -27,7 +29,7 @@ CODE = (
     *("agent", "env", "flows", "mlflow", "profiles", "rewards", "tasks"),
     *(".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore"),
 )
-FILES = ("dvc.yaml", "params.yaml", "constraints.txt")
+FILES = ("dvc.yaml", "params.yaml", "constraints.txt", "prefect.toml", "prefect.yaml")
 TINY = [
     "prepare.synthetic.collections={train: 12, validation: 4, test: 8}",
     "audit.problems=6",
@@ -126,7 +128,7 @@ def project(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(1500)
 @pytest.mark.xdist_group("tiny chain")  # the longest test, with a Prefect server of its own
 def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
-    prefect_url, project, warm, capfd
+    prefect_url, project, warm, capfd, pytestconfig
 ):
     from dvc.repo import Repo
 
@@ -139,16 +141,21 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], check=True)
-    assert play("quick", TINY) == 0
-    told = capfd.readouterr().out
+    # A worker plays it, as in production.
+    full = ["prefect", "deployment", "run", "rlm/full", "--watch", "-p", "profile=quick", "-p"]
+    with services_up(project, pytestconfig, PYTHONPATH=str(project)) as (shell, _):
+        wrong = shell(*full, 'overrides=["train.stepps=3"]', code=1)
+        assert "Did you mean train.steps?" in wrong
+        watched = " ".join(shell(*full, f"overrides={json.dumps(TINY)}").split())
+    assert "rlm version 1 (new; challenger)" in watched
+    assert re.search("champion: (promoted: better than|kept: against) the base before", watched)
+    told = Path(".run/flow.log").read_text(encoding="utf-8")
     status = ["git", "status", "--porcelain"]
     changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
     assert changed == "?? dvc.lock\n?? params.resolved.yaml\n"
     for name in stages.STAGES:
         assert re.search(rf"✓ {name} \d+ s|= {name} kept", told), name
     assert "Improvement: " in told
-    assert "rlm version 1 (new; challenger)" in told
-    assert re.search("champion: (promoted: better than|kept: against) the base before GRPO", told)
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
     assert "result/f1" in parent.data.metrics

@@ -1,0 +1,68 @@
+"""The services of `make up` in a folder of a test, and a shell beside them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from flows.services import processes
+from flows.services.password import CLIENTS, SERVERS
+
+
+class Services:
+    """A folder with running services, and the environment of a shell in it.
+
+    Args:
+        folder: the folder.
+        variables: more of the environment.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        port = processes.free_port()
+        own = {CLIENTS, SERVERS, *processes.DATABASES}
+        self.folder, self.api = folder, f"http://127.0.0.1:{port}/api"
+        self.shell = {name: value for name, value in os.environ.items() if name not in own} | {
+            "RLM_PREFECT_PORT": str(port),
+            "RLM_MLFLOW_PORT": str(processes.free_port()),
+            "PREFECT_API_URL": self.api,
+            **variables,
+        }
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Output of a command in the folder, which ends with this code."""
+        told = subprocess.run(
+            [f"{Path(sys.executable).parent}/{words[0]}", *words[1:]],
+            cwd=self.folder,
+            env=self.shell,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert told.returncode == code, told.stdout
+        return told.stdout
+
+
+@contextmanager
+def services_up(
+    folder: Path, config: pytest.Config, **variables: str
+) -> Iterator[tuple[Services, str]]:
+    """The services while the block runs, and what their start printed.
+
+    Another Prefect server of these tests must have started before: its empty tables are used.
+    """
+    (folder / ".run").mkdir(exist_ok=True)
+    assert config.cache is not None
+    tables = config.cache.mkdir("prefect") / f"{version('prefect')}.db"
+    shutil.copy(tables, folder / ".run/prefect.db")
+    run = Services(folder, **variables)
+    try:
+        yield run, run("python", "-m", "flows.services", "up")
+    finally:
+        run("python", "-m", "flows.services", "down")
