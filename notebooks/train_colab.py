@@ -1,35 +1,34 @@
 # %% [markdown]
 # # Train a recursive language model
 #
-# Run All works with a graphics card and without: without one it trains `nano`, a model of 0.66
-# million parameters. Each section needs only the ones before it. After a lost session, Run All
-# continues: finished stages are skipped, and training goes on from its last checkpoint.
+# Nine sections train a model by reinforcement, in this kernel, with the objects of the library.
+# Each section needs only the ones before it. Run All works with a graphics card and without:
+# without one it trains `nano`, a model of 0.66 million parameters, in ten minutes.
+#
+# A training that survives lost sessions, proves its result and registers it is
+# `make full ARGS="--profile NAME"`.
 
 # %% tags=["parameters"]
-PROFILE = ""  # a name in profiles/; empty: what `python -m flows.doctor` finds
-SETTINGS = []  # changes such as "train.steps=20"
+PROFILE = ""  # a name in profiles/; empty: what `python -m flows.doctor` finds, or else `quick`
+SETTINGS = ["train.steps=8", "train.problems_per_step=8", "train.group_size=8"]
 REPOSITORY = ""  # address of the project, if this notebook is not in a checkout of it
+TRIALS = "https://github.com/jayded/evidence-inference"  # the data of the profiles for cards
 ENV_URL = ""  # address of a running environment, such as a Space; empty: start one here
 
 # %% [markdown]
 # ## 1. Install
 #
 # All packages have the versions of `constraints.txt`, or of `constraints-cuda.txt` with a card.
-# They go to `.venv`, so that this notebook's own packages stay as they are. PyTorch's usual build
-# is for CUDA 13.0. A driver below 580 gets the build for CUDA 12.6.
+# PyTorch's usual build is for CUDA 13.0. A driver below 580 gets the build for CUDA 12.6.
 
 # %%
 import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
-import time
-import urllib.request
+import sys
 from pathlib import Path
-
-from IPython.display import Image, display
 
 
 def sh(command, **variables):
@@ -50,9 +49,10 @@ def sh(command, **variables):
         raise RuntimeError(f"{command}: exit code {process.returncode}. See its output above.")
 
 
-def stage(name):
-    """Run `python -m flows.pipeline NAME`, unless its result is up to date."""
-    sh(f"dvc repro --single-item {name}")
+def doctor():
+    """What `python -m flows.doctor` finds."""
+    told = subprocess.run(["python3", "-m", "flows.doctor", "--json"], stdout=subprocess.PIPE)
+    return json.loads(told.stdout)
 
 
 if not Path("dvc.yaml").exists() and Path("../dvc.yaml").exists():
@@ -64,11 +64,11 @@ if not Path("dvc.yaml").exists():
     os.chdir("rlm")
 os.environ["PATH"] = f"{Path('.venv/bin').absolute()}:{os.environ['PATH']}"
 
-doctor = subprocess.run(["python3", "-m", "flows.doctor", "--json"], capture_output=True, text=True)
-cards = json.loads(doctor.stdout)["machine"]["cards"]
+machine = doctor()["machine"]
+cards = machine["cards"]
 if not Path(".venv/bin/python").exists() and shutil.which("uv"):
     sh("uv venv --quiet --seed .venv")  # Colab's Python has no ensurepip
-if not json.loads(doctor.stdout)["machine"]["seccomp"]:
+if not machine["seccomp"]:
     sh("apt-get update -qq && apt-get install -y -qq libseccomp2")
 if not cards:
     sh("make setup", PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu")
@@ -78,171 +78,222 @@ else:
     sh("make setup-cuda")
 
 # %%
+# This kernel imports the packages of `.venv`, before its own.
+packages = Path(f".venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
+assert packages.exists(), f"Python {sys.version} runs this notebook, but not .venv. Delete .venv."
+sys.path[:0] = [str(Path.cwd()), str(packages.absolute())]
+
+import torch
+import transformers
+import trl
+
 sh("python -m flows.doctor")
-os.environ["CARD"] = cards[0]["name"] if cards else ""
-if not PROFILE:
-    found = subprocess.run(["python", "-m", "flows.doctor", "--json"], stdout=subprocess.PIPE)
-    PROFILE = json.loads(found.stdout)["profile"]
+print(f"torch {torch.__version__}, transformers {transformers.__version__}, trl {trl.__version__}")
+
+# %% [markdown]
+# ## 2. Load
+#
+# The stage `prepare` makes or reads the problems, and `validate` checks them. The stage `warmstart`
+# writes the base: a model that knows from demonstrations how to write each move. With a card,
+# Unsloth trains it on them, and the profiles for small cards store it in 4 bits.
+
+# %%
+from agent.policies.hf_policy import load_model
+from tasks import paths
+from tasks.config import load_resolved
+
+PROFILE = PROFILE or (doctor()["profile"] if cards else "quick")
 changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS)
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
+params = load_resolved()
+if params.prepare.source == "files" and not params.prepare.files.path.exists():
+    only = "annotations/splits annotations/txt_files"
+    sh(f"git clone --depth 1 --filter=blob:none --sparse {shlex.quote(TRIALS)} evidence")
+    sh(f"git -C evidence sparse-checkout set {only}")
+    sh("python -m examples.trials.collect evidence")
+for stage in ("prepare", "validate", "warmstart"):
+    sh(f"dvc repro --single-item {stage}")
+
+model, tokenizer = load_model(paths.BASE)
+lora = params.train.lora
+print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters on {model.device}")
+print(f"adapter: r {lora.r}, alpha {lora.alpha}, {', '.join(lora.targets)}")
 
 # %% [markdown]
-# ## 2. Data and base model
-#
-# The problems are generated and checked. The bare model plays ten zero-shot episodes, which show
-# whether it needs demonstrations. The warm start writes `models/base`.
-
-# %%
-stage("prepare")
-stage("validate")
-stage("zeroshot")
-stage("warmstart")
-
-# %% [markdown]
-# With a card, Unsloth loads the base, which the profiles `t4` and `a100` store in 4 bit. It adds
-# an adapter of rank 16 to the seven projection matrices, with alpha 16 and without dropout. The
-# limit is 2,048 tokens, the seed 42.
-
-# %%
-# %%script .venv/bin/python
-import os
-from pathlib import Path
-
-if os.environ["CARD"]:
-    from agent.demonstrations.unsloth_process import load_with_unsloth
-    from tasks.config import load_resolved
-
-    lora = load_resolved().train.lora
-    model, tokenizer = load_with_unsloth(Path("models/base"), lora, max_seq_length=2048, seed=42)
-    model.print_trainable_parameters()
-else:
-    from agent.policies.hf_policy import load_model
-
-    model, tokenizer = load_model(Path("models/base"))
-    print(f"{sum(weight.numel() for weight in model.parameters()):,} parameters on the CPU")
-
-
-# %% [markdown]
-# ## 3. Connect to the environment
+# ## 3. Connect
 #
 # `ENV_URL` names a deployed environment. Without it, one is started on this machine. The client
-# then plays one turn by hand.
+# then plays one turn by hand: `reset` shows a question, and `step` runs Python in the REPL, whose
+# variable `context` has the papers.
 
 # %%
-def healthy(url):
-    try:
-        return urllib.request.urlopen(f"{url}/health", timeout=5).status == 200
-    except OSError:
-        return False
-
-
-if not ENV_URL:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    Path("logs").mkdir(exist_ok=True)
-    server = subprocess.Popen(
-        shlex.split(f"python -m env.server.app --until-eof --host 127.0.0.1 --port {port}"),
-        env={**os.environ, "RLM_SETTINGS": "params.resolved.yaml", "RLM_DATA": "data/problems"},
-        stdin=subprocess.PIPE,  # it stops with this notebook
-        stdout=Path("logs/environment.log").open("w"),
-        stderr=subprocess.STDOUT,
-    )
-    ENV_URL = f"http://127.0.0.1:{port}"
-    while not healthy(ENV_URL):
-        assert server.poll() is None, Path("logs/environment.log").read_text()
-        time.sleep(0.5)
-assert healthy(ENV_URL), f"The environment at {ENV_URL} does not answer."
-os.environ["RLM_ENV_URL"] = ENV_URL
-
-# %%
-# %%script .venv/bin/python
-import asyncio
-import os
+from contextlib import ExitStack
 
 from env.client import RLMEnv
 from env.models import RLMAction
+from tasks.deployment.local import local_server
 
-
-async def play_a_turn():
-    async with RLMEnv(os.environ["RLM_ENV_URL"]) as client:
-        shown = (await client.reset(seed=0)).observation
-        print(shown.frames[0].messages[-1].content)
-        result = await client.step(RLMAction(text="```repl\nprint(len(context))\n```"))
-        print(result.observation.frames[0].messages[-1].content)
-
-
-asyncio.run(play_a_turn())
+running = ExitStack()  # the environment stops with this kernel
+url = ENV_URL or running.enter_context(local_server(params, data=paths.PROBLEMS))
+async with RLMEnv(url) as client:
+    shown = (await client.reset(seed=0)).observation
+    print(shown.frames[0].messages[-1].content)
+    result = await client.step(RLMAction(text="```repl\nprint(len(context))\n```"))
+    print(result.observation.frames[0].messages[-1].content)
 
 # %% [markdown]
-# ## 4. Rollouts before training
+# ## 4. Roll out
 #
-# The gate plays the base at the target difficulty and at the easiest, ten episodes and more of each.
-# If too few earn a reward by what was read, the model is too weak or the task too hard, and the
-# notebook stops here with advice.
+# The policy writes a turn for each agent that waits: the root, and the children that its code
+# opened. So an episode is a tree. Ten episodes of the easiest level show whether GRPO has anything
+# to reinforce.
 
 # %%
-stage("gate")
-for level, figures in json.loads(Path("reports/gate.json").read_text())["levels"].items():
-    print(f"{level}: {figures['earned']} of {figures['episodes']} episodes earned a reward")
+from statistics import fmean
+
+from agent.policies.hf_policy import TransformersPolicy
+from agent.rollouts.engine import play
+from agent.rollouts.specs import read_specs
+from tasks.training.problem_data import read_problems
+
+problems = read_problems(paths.TRAIN, params.train.curriculum.levels)
+
+
+def rollout(model, specs, generation=params.generation):
+    """Play an episode for each spec."""
+    policy = TransformersPolicy(model, tokenizer, generation)
+    return play(policy, url, specs, sessions=min(len(specs), params.env.max_sessions))
+
+
+def show(tree):
+    """Print an episode as the model wrote it."""
+    for agent in tree.frames.values():
+        for turn in agent.turns:
+            print(f"[{agent.kind} {agent.frame}] {turn.text.strip()}")
+    print(f"answer {tree.answer}, reward {tree.reward}, {tree.components}\n")
+
+
+first = problems[params.train.curriculum.levels[0]][:10]
+trees = rollout(model, first)
+show(trees[0])
+print(f"mean reward {fmean(tree.reward or 0.0 for tree in trees):.3f}")
+assert any(tree.succeeded for tree in trees), "No episode succeeded: nothing to reinforce."
 
 # %% [markdown]
 # ## 5. Train with GRPO
 #
-# The curriculum moves to harder problems when the reward allows it. MLflow records every step.
-# `python -m flows.services up` shows the curves while it trains.
+# A step plays groups of episodes, which differ in their seeds alone. The advantage of a tree is its
+# reward minus its group's mean, over the deviation. Its children inherit it: one shared policy
+# plays them all. The curriculum unlocks the next level when the reward allows it.
 
 # %%
-stage("train")
+from agent.training.curriculum import Curriculum
+from agent.training.groups import draw_groups
+from agent.training.metrics import draw_metrics, episode_metrics, trainer_metrics
+from agent.training.trainer import TreeGRPOTrainer
+
+curriculum, steps, drawn = Curriculum(params.train.curriculum), [], []
+
+
+def play_step(live_model, step):
+    drawn.append(
+        draw_groups(
+            lambda specs: rollout(live_model, specs), step, curriculum, problems, params.train
+        )
+    )
+    return drawn[-1].groups
+
+
+def on_step(step, figures):
+    played = drawn[-1].episodes
+    row = {"step": step, "level": curriculum.level, **episode_metrics(played)}
+    row |= trainer_metrics(figures) | draw_metrics(drawn[-1])
+    steps.append(row)
+    print(f"step {step}, {row['level']}: reward {row['reward/overall']:.3f}")
+    curriculum.update(step, played)
+    if step % 5 == 0:
+        show(played[0])
+    return row
+
+
+trainer = TreeGRPOTrainer(
+    model,
+    tokenizer,
+    params.train,
+    output_dir=Path("models/notebook/checkpoints"),
+    rollout=play_step,
+    on_step=on_step,
+    state=dict,
+    temperature=params.generation.temperature,
+)
+trainer.train()
 
 # %% [markdown]
-# The table has the reward, its four components, and the shares of successes and timeouts. Below it
-# are episodes as the model wrote them: a hacked reward shows there first.
+# ## 6. Log
+#
+# Reward, its four components, and the shares of successes and timeouts by step. Then five episodes
+# of the last step, from the best to the worst: a hacked reward shows there first.
 
 # %%
-# %%script .venv/bin/python
-import json
-from pathlib import Path
-
 import pandas
 
-steps = pandas.read_parquet("reports/train.parquet")
-columns = [name for name in steps if name.startswith("reward/")]
-columns += ["episode/success_rate", "episode/timeout_rate"]
-print(steps[["step", *columns]].round(3).to_string(index=False))
-episodes = Path("reports/raw_episodes.jsonl").read_text().splitlines()
-for episode in map(json.loads, episodes[-3:]):
-    print("\n", json.dumps(episode, ensure_ascii=False)[:3000])
+table = pandas.DataFrame(steps)
+columns = [name for name in table if name.startswith("reward/")]
+columns += ["episode/timeout_rate", "episode/success_rate"]
+print(table[["step", *columns]].round(3).to_string(index=False))
+last = sorted(drawn[-1].episodes, key=lambda tree: -(tree.reward or 0.0))
+for tree in last[:: max(1, len(last) // 4)][:5]:
+    show(tree)
 
 # %% [markdown]
-# ## 6. Save and check
+# ## 7. Plot
 #
-# The adapter is merged in 16 bit, never into 4-bit weights. A fresh process loads the files,
-# compares them with the trained model and plays an episode.
+# The dashed line is the model of section 2, at the easiest level.
 
 # %%
-stage("export")
-exported = json.loads(Path("reports/export.json").read_text())
-print(f"logits differ by {exported['logit_error']:.2%}, training moved them by {exported['effect']:.2%}")
-print("episode of the merged model:", exported["episode"])
+from IPython.display import Image, display
+from matplotlib.figure import Figure
+
+figure = Figure(figsize=(8, 4))
+axes = figure.subplots()
+axes.plot(table["step"], table["reward/overall"], label="trained reward")
+axes.plot(table["step"], table["reward/primary"], label="primary objective")
+baseline = fmean(tree.reward or 0.0 for tree in trees)
+axes.axhline(baseline, color="grey", linestyle="--", label="before training")
+axes.set(xlabel="Training Step", ylabel="Reward", ylim=(0, 1))
+axes.legend()
+figure.savefig("models/notebook/reward_curve.png")
+display(Image("models/notebook/reward_curve.png"))
 
 # %% [markdown]
-# ## 7. Compare before and after
+# ## 8. Save and test
 #
-# Both models play the same held-out problems with the same seeds.
+# The adapter is merged in 16 bit, never into 4-bit weights. The merged model is loaded again and
+# plays an episode. (The stage `export` also compares its logits, in a fresh process.)
 
 # %%
-stage("evaluate")
-stage("plots")
-print(json.loads(Path("reports/evaluation.json").read_text())["improvement"])
-for name in ("reward_curve", "before_after"):
-    display(Image(f"reports/plots/{name}.png"))
+from agent.training.merge import merge
+
+trainer.save_result(Path("models/notebook/adapter"))
+merge(paths.BASE, Path("models/notebook/adapter"), Path("models/notebook/merged"), dtype=params.export.dtype)
+merged, _ = load_model(Path("models/notebook/merged"))
+show(rollout(merged, first[:1], params.generation.greedy)[0])
 
 # %% [markdown]
-# ## 8. Register
+# ## 9. Before and after
 #
-# The registry keeps the model with data, settings and figures. `python -m flows.pipeline promote`
-# decides on fresh problems whether it becomes champion.
+# Both models play the same 20 test problems, greedily. The interval is a bootstrap over
+# collections: problems that share papers aren't independent.
 
 # %%
-sh("python -m flows.pipeline register")
+from agent.evaluation.statistics import Bootstrap
+
+base, _ = load_model(paths.BASE)
+test = [spec for spec in read_specs(paths.TEST) if spec.difficulty == curriculum.level][:20]
+before, after = (rollout(one, test, params.generation.greedy) for one in (base, merged))
+gains = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in zip(before, after)]
+gain = Bootstrap(resamples=10_000, seed=0).mean(gains, [spec.collection_id for spec in test])
+means = [fmean(tree.reward or 0.0 for tree in played) for played in (before, after)]
+print(f"{curriculum.level}: mean reward {means[0]:.3f} before, {means[1]:.3f} after")
+print(f"Improvement: {gain.mean:+.3f} (95 % interval {gain.low:+.3f} to {gain.high:+.3f})")
+running.close()

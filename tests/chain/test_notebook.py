@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from helpers.cards import OLD_T4
 from helpers.chain_runs import copy_project
 from nbclient import NotebookClient
+from safetensors.torch import load_file
 from test_flows_pipeline import CODE, FILES, TINY
 
 ROOT = Path(__file__).parents[2]
@@ -32,9 +33,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     standins.mkdir()
     copy_project(folder, [*CODE, *FILES, "pyproject.toml"])
     (folder / ".venv").symlink_to(sys.prefix)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)  # for DVC
     program(standins / "make", f'echo "$*,$UV_TORCH_BACKEND" >> {tmp_path}/made')
     monkeypatch.setenv("PATH", f"{standins}:/usr/bin:/bin")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/helpers/unsloth_standin"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return folder
 
@@ -47,7 +48,7 @@ def execute(folder: Path, settings: list[str], until: str | None = None) -> str:
     """
     book: Any = nbformat.read(NOTEBOOK, as_version=4)
     (parameters,) = (c for c in book.cells if "parameters" in c.metadata.get("tags", []))
-    parameters.source += f"\nPROFILE = 'quick'\nSETTINGS = {settings!r}"
+    parameters.source += f"\nSETTINGS = {settings!r}"
     if until is not None:
         places = [n for n, cell in enumerate(book.cells) if cell.source.startswith(until)]
         del book.cells[places[0] :]
@@ -67,31 +68,18 @@ def test_the_notebook_has_the_cells_of_its_source_and_no_outputs() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
-def test_run_all_works_without_a_card_and_again_after_a_lost_session(project, tmp_path):
+def test_run_all_trains_the_model_that_it_compares(project, tmp_path):
     printed = execute(project, TINY)
     assert (tmp_path / "made").read_text().startswith("setup,")
-    assert "parameters on the CPU" in printed
-    assert "of 10 episodes earned a reward" in printed
-    assert "Improvement: " in printed
-    assert printed.count("<image/png>") == 2
-    assert "reward/process" in printed
-    before = (project / "reports/train.parquet").stat().st_mtime
-    again = execute(project, TINY, until="## 6.")
-    assert "Stage 'train' didn't change, skipping" in again
-    assert (project / "reports/train.parquet").stat().st_mtime == before
+    for told in ("parameters on cpu", "answer ", "reward/process", "Improvement: "):
+        assert told in printed
+    assert printed.count("<image/png>") == 1
+    trained = load_file(project / "models/notebook/adapter/adapter_model.safetensors")
+    assert all(weight.any() for name, weight in trained.items() if "lora_B" in name)
 
 
 @pytest.mark.nightly
-def test_with_a_card_unsloth_is_called_as_the_mission_says(project, tmp_path, monkeypatch):
+def test_an_old_driver_gets_the_build_of_torch_that_it_can_run(project, tmp_path):
     program(tmp_path / "standins/nvidia-smi", f"echo {OLD_T4}")
-    monkeypatch.setenv("UNSLOTH_CALLS", str(tmp_path / "calls"))
-    printed = execute(project, [*TINY, "warmstart.kind=none"], until="## 3.")
+    assert "Tesla T4" in execute(project, [], until="## 2.")
     assert (tmp_path / "made").read_text() == "setup-cuda,cu126\n"
-    assert "Tesla T4" in printed
-    assert "trainable params: " in printed
-    loaded, adapted = map(json.loads, (tmp_path / "calls").read_text().splitlines())
-    assert (loaded["name"], adapted["name"]) == ("from_pretrained", "get_peft_model")
-    assert loaded["max_seq_length"] == 2048
-    assert loaded["model_name"] == "models/base"
-    assert (adapted["r"], len(adapted["target_modules"])) == (16, 7)
-    assert (adapted["random_state"], adapted["use_gradient_checkpointing"]) == (42, "unsloth")
