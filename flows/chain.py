@@ -148,8 +148,6 @@ class Chain:
         if name == "train":  # so that MLflow compares the curves of chains
             for step, figures in summary.read_curves():
                 self._mlflow.log_metrics(figures, step)
-        if name == "promote":
-            notifications.promotion(self.params.register_.model_name)
 
     def deploy(self) -> None:
         """Start the environment for the stages that follow; RLM_ENV_URL holds its address."""

@@ -1,7 +1,7 @@
-"""Artifacts on a run's Prefect page, and the event of a promotion.
+"""Artifacts and logs on a run's Prefect page.
 
 No decision depends on them, so a lost Prefect server causes a warning and never ends the run.
-`flows/chain.py` calls this module; `flows/services/automations.py` configures the reactions.
+`flows/chain.py` calls this module.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from uuid import UUID
 from flows.services import processes
 from tasks import paths
 from tasks.errors import PipelineError, StageError
-from tasks.registry import champions, versions
 from tasks.tracking import runs
 from tasks.tracking.runs import StageRun
-
-PROMOTED = "rlm.promoted"
-"""The event of a new champion; automations match it."""
 
 logger = logging.getLogger(__name__)
 
@@ -100,45 +96,6 @@ def result(markdown: str) -> None:
             data = base64.b64encode(picture.read_bytes()).decode()
             key = f"rlm-{picture.stem.replace('_', '-')}"
             create_image_artifact(f"data:image/png;base64,{data}", key=key)
-
-
-def promotion(name: str) -> None:
-    """Emit the event `rlm.promoted` if the champion's promotion has not been announced yet.
-
-    An earlier run may have made the promotion, and was killed or had no Prefect server.
-
-    Args:
-        name: name of the registered model.
-    """
-    from prefect import get_client
-    from prefect.events import Event
-    from prefect.settings import PREFECT_API_URL
-
-    with optional("the promotion"):
-        champion = versions.champion(name)
-        if champion is None or not champions.is_news(champion):
-            return
-        url = PREFECT_API_URL.value()
-        # Without a server the client would start its own, which has no automations either.
-        ours = url and not processes.for_one_run(url) and processes.is_ours(url)
-        if not ours or not processes.answers(f"{url}/health"):
-            return
-        version = str(champion.version)
-        event = Event.model_validate(
-            {
-                "event": PROMOTED,
-                "resource": {
-                    "prefect.resource.id": f"rlm.model.{name}",
-                    "prefect.resource.name": name,
-                    "version": version,
-                },
-                "payload": {"version": version, "reason": champion.tags["promotion.reason"]},
-            }
-        )
-        # Not `emit_event`: its queue may be lost, and this event is sent only once.
-        with get_client(sync_client=True) as client:
-            client.request("POST", "/events", json=[event.model_dump(mode="json")])
-        champions.announced(champion)
 
 
 def crashed(flow_run: str | None) -> None:

@@ -180,11 +180,6 @@ def _stage_command(name: str) -> Callable[[], None]:
     def work() -> None:
         with nullcontext() if under_chain() else exclusive():
             run_stage(name)
-            if name == "promote":
-                from flows import notifications
-                from tasks import config
-
-                notifications.promotion(config.load_resolved().register_.model_name)
 
     return lambda: guarded(work, kept="Finished stages")
 

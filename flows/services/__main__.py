@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
 
 import typer
 
@@ -14,7 +13,6 @@ from flows.services import automations
 from flows.services.password import password
 from flows.services.processes import (
     POOL,
-    PREFECT,
     SERVER,
     TRACKING,
     WORKER,
@@ -24,11 +22,10 @@ from flows.services.processes import (
     running,
     start,
     stop,
-    takes_password,
     where_it_runs,
     withheld,
 )
-from tasks.errors import PipelineError, StageError
+from tasks.errors import PipelineError
 from tasks.tracking import runs
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
@@ -78,17 +75,6 @@ def ui(open_pages: bool = True) -> None:
         if open_pages and healthy and display:
             webbrowser.open(url)
     typer.echo("Report   reports/index.html")
-
-
-@app.command()
-def notify(
-    url: Annotated[str, typer.Argument(help="Address that receives a POST with a JSON object.")],
-) -> None:
-    """Send the events Gated, Failed, Crashed and Promoted to a webhook."""
-    if not takes_password(f"{PREFECT}/api"):
-        raise StageError("notify: Prefect's server does not answer. Start it with `make up`.")
-    for name in automations.apply(url):
-        typer.echo(f"{name}: on")
 
 
 if __name__ == "__main__":

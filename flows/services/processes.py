@@ -236,11 +236,6 @@ def where_it_runs(service: ServiceProcess) -> ServiceProcess:
     return replace(service, port=port, health=health)
 
 
-def for_one_run(url: str) -> bool:
-    """Whether a server that only records one run, without automations, has this address."""
-    return any(url.startswith(f"http://127.0.0.1:{port}/") for port in _ports_of_single_runs())
-
-
 def forget_dead() -> None:
     """Remove the pid files and logs of killed servers that recorded one run."""
     for port in _ports_of_single_runs():

@@ -23,8 +23,6 @@ DECISION = "promotion.report"
 SINCE = "champion_since"
 PREVIOUS = "previous_champion"
 """Tag of a version: the version that it replaced."""
-ANNOUNCED = "promotion.announced"
-"""Tag of a version: when its promotion was announced; `no` until then."""
 ROLLED_BACK = "rolled_back"
 """Tag of a version: when it was rolled back; it is not promoted again automatically."""
 
@@ -49,7 +47,6 @@ def write_decision(version: ModelVersion, report: dict[str, Any]) -> None:
         ),
     }
     _tag(version, {f"promotion.{key}": str(value) for key, value in tags.items()})
-    _tag(version, {ANNOUNCED: "no"})
     # Last: if this tag is set, so are the others.
     _tag(version, {DECISION: json.dumps(report)})
 
@@ -79,21 +76,6 @@ def crown(
     _check_still(version, instead_of)
     with versions.registry(f"{versions.named(version)} cannot become champion") as store:
         store.set_registered_model_alias(name, "champion", number)
-
-
-def is_news(champion: ModelVersion) -> bool:
-    """Whether the champion's promotion has not been announced yet."""
-    tags = champion.tags
-    return tags.get("promotion.verdict") == "promoted" and tags.get(ANNOUNCED) == "no"
-
-
-def announced(champion: ModelVersion) -> None:
-    """Record that the promotion was announced.
-
-    Raises:
-        StageError: the registry fails.
-    """
-    _tag(champion, {ANNOUNCED: _now()})
 
 
 def _check_still(version: ModelVersion, champion: ModelVersion | None) -> None:
@@ -130,8 +112,6 @@ def rollback(name: str, to: str | None) -> tuple[ModelVersion | None, ModelVersi
     versions.download(target)  # an unreadable version must not serve
     if now is not None:
         _tag(now, {ROLLED_BACK: _now(), "rolled_back_to": to})
-    if is_news(target):  # its run was killed; the user of rollback knows it
-        announced(target)
     # The next rollback leads one step further back, not forth again. A newer version named with
     # `to` replaces the present champion, as a promotion does.
     back = now is None or to == now.tags.get(PREVIOUS) or int(to) < int(now.version)

@@ -1,61 +1,33 @@
-"""Events of a run, on a real Prefect server with a real webhook."""
+"""What a run leaves on a real Prefect server, and what ends it there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from helpers import fake_endpoint
-from helpers.fake_endpoint import FakeServer
-from helpers.registry import add_version
-from helpers.sandbox_events import wait_for
 from prefect import flow
-from prefect.states import Failed, Running
+from prefect.states import Running
 
 from flows import notifications
 from flows.services import automations
 from tasks.errors import StageError
-from tasks.registry import champions, versions
 from tasks.tracking import runs
 
 pytestmark = pytest.mark.xdist_group("prefect")
-ADVICE = "the gate refused: raise warmstart.nano.steps"
-
-
-@pytest.fixture(scope="module")
-def notified(prefect_url: str) -> Iterator[FakeServer]:
-    """A webhook, with the automations that call it in the server."""
-    # Without an address those that call out are left away.
-    assert automations.apply() == automations.apply() == ["rlm gated", "rlm failed", "rlm promoted"]
-    found = httpx.post(f"{prefect_url}/automations/filter", json={}).json()
-    assert [item["name"] for item in found] == ["rlm killed"]
-    with fake_endpoint.serving() as webhook:
-        webhook.raw = b"{}"
-        automations.apply(f"{webhook.url}/notices")
-        yield webhook
-
-
-def told(webhook: FakeServer, key: str, value: str) -> dict[str, Any]:
-    """The first notice with a value, which may still be on its way."""
-    assert wait_for(lambda: any(body.get(key) == value for body in webhook.bodies), 60)
-    return next(body for body in webhook.bodies if body.get(key) == value)
 
 
 def play(body: Callable[[], Any]) -> None:
     flow(name="rlm", log_prints=False)(body)(return_state=True)  # type: ignore[call-overload]
 
 
-def test_a_refusing_gate_is_told_with_its_advice(notified: FakeServer) -> None:
-    def gated() -> Any:
-        return Failed(name="Gated", message=ADVICE)
-
-    play(gated)
-    notice = told(notified, "event", "prefect.flow-run.Gated")
-    assert (notice["state"], notice["message"]) == ("Gated", ADVICE)
+def test_a_run_without_heartbeats_ends(prefect_url: str) -> None:
+    automations.apply()
+    automations.apply()
+    found = httpx.post(f"{prefect_url}/automations/filter", json={}).json()
+    assert [item["name"] for item in found] == ["rlm killed"]
 
 
 def test_the_reason_of_a_failure_is_in_the_logs_before_the_run_ends(prefect_url: str) -> None:
@@ -69,51 +41,6 @@ def test_the_reason_of_a_failure_is_in_the_logs_before_the_run_ends(prefect_url:
 
     play(failing)
     assert "failed: prepare: it does not exist" in logged
-
-
-def decided(verdict: str) -> str:
-    """A new version about which this was decided; champion if it won. The run ends there."""
-    version = add_version("weights")
-    number = str(version.version)
-    report = {
-        "version": number,
-        "verdict": verdict,
-        "reason": f"reason {number}",
-        "rule": {"mode": "greedy", "level": 0.99},
-        "opponent": {"kind": "base", "version": None},
-        "problems": "synthetic",
-        "sets": [],
-        "decided_at": "2026-01-31",
-    }
-    champions.write_decision(version, report)
-    if verdict == "promoted":
-        champions.crown(version, instead_of=versions.champion("rlm"))
-    return number
-
-
-def test_each_promotion_is_told_once_whoever_was_killed(
-    notified: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    notifications.promotion("rlm")  # before any decision
-    decided("promoted")  # killed, and the next run tells it
-    notifications.promotion("rlm")
-    notifications.promotion("rlm")
-    decided("kept")
-    notifications.promotion("rlm")
-    third = decided("promoted")
-    champions.rollback("rlm", None)
-    notifications.promotion("rlm")
-    champions.rollback("rlm", third)  # an operator did this, so it is not announced
-    notifications.promotion("rlm")
-    decided("promoted")
-    notifications.promotion("rlm")
-    told(notified, "version", "4")
-    promotions = [item for item in notified.bodies if item.get("model") == "rlm"]
-    assert [(item["version"], item["message"]) for item in promotions] == [
-        ("1", "reason 1"),
-        ("4", "reason 4"),
-    ]
 
 
 def test_the_run_of_a_killed_process_ends_crashed(prefect_url: str) -> None:
