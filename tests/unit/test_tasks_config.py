@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dulwich.repo import Repo
 
 from env import variables
 from tasks import config
@@ -35,6 +36,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_params_yaml_says_defaults_and_nothing_else() -> None:
     written = yaml.safe_load((ROOT / "params.yaml").read_text())
     assert Params.model_validate(written) == Params()
+
+
+def test_the_committed_settings_are_those_of_the_default_run() -> None:
+    with Repo(".") as git:
+        told = yaml.safe_load(git[git.open_index()[b"params.resolved.yaml"].sha].data)
+    assert told.pop("derived")
+    assert told == config.resolve().model_dump(by_alias=True, mode="json") | {"overrides": []}
 
 
 def test_what_params_yaml_leaves_out_has_its_default(folder: Path) -> None:
