@@ -80,8 +80,9 @@ else:
 # %%
 # This kernel imports the packages of `.venv`, before its own.
 packages = Path(f".venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
-assert packages.exists(), f"Python {sys.version} runs this notebook, but not .venv. Delete .venv."
+assert packages.exists(), f"{sys.version} isn't the Python of .venv. Use 3.11 or 3.12 for both."
 sys.path[:0] = [str(Path.cwd()), str(packages.absolute())]
+sys.executable = str(Path(".venv/bin/python").absolute())  # of the environment's server
 
 import torch
 import transformers
@@ -93,9 +94,10 @@ print(f"torch {torch.__version__}, transformers {transformers.__version__}, trl 
 # %% [markdown]
 # ## 2. Load
 #
-# The stage `prepare` makes or reads the problems, and `validate` checks them. The stage `warmstart`
-# writes the base: a model that knows from demonstrations how to write each move. With a card,
-# Unsloth trains it on them, and the profiles for small cards store it in 4 bits.
+# The stage `prepare` makes or reads the problems, and `validate` checks them. The bare model plays
+# ten episodes (`zeroshot`), and `warmstart` writes the base: a model that knows from demonstrations
+# how to write each move. With a card, Unsloth trains it on them, and the profiles for small cards
+# store it in 4 bits.
 
 # %%
 from agent.policies.hf_policy import load_model
@@ -106,12 +108,12 @@ PROFILE = PROFILE or (doctor()["profile"] if cards else "quick")
 changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS)
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
 params = load_resolved()
-if params.prepare.source == "files" and not params.prepare.files.path.exists():
+if params.prepare.source == "files" and not Path(params.prepare.files.path).exists():
     only = "annotations/splits annotations/txt_files"
     sh(f"git clone --depth 1 --filter=blob:none --sparse {shlex.quote(TRIALS)} evidence")
     sh(f"git -C evidence sparse-checkout set {only}")
     sh("python -m examples.trials.collect evidence")
-for stage in ("prepare", "validate", "warmstart"):
+for stage in ("prepare", "validate", "zeroshot", "warmstart"):
     sh(f"dvc repro --single-item {stage}")
 
 model, tokenizer = load_model(paths.BASE)

@@ -16,6 +16,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +79,8 @@ def run(params: Params, run: StageRun) -> Path:
     sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)
 
     marks = fingerprint(params, paths.BASE, paths.TEST)
-    marks |= {"after": folder_hash(paths.MERGED), "settings": digest(settings.model_dump())}
+    own = [settings.model_dump(), params.threads, Path(__file__).read_text(encoding="utf-8")]
+    marks |= {"after": folder_hash(paths.MERGED), "stage": digest(own)}
     if read_json(PLAYED / "marks.json") != marks:
         shutil.rmtree(PLAYED, ignore_errors=True)
         write_json(PLAYED / "marks.json", marks)
@@ -184,9 +186,10 @@ def kept(path: Path, play: Callable[[], list[Trajectory]]) -> list[Trajectory]:
     from agent.rollouts.trajectory import Trajectory
 
     episodes = TypeAdapter(list[Trajectory])
-    if path.exists():
+    with suppress(OSError, ValueError):  # none, or a damaged one
+        found = episodes.validate_json(path.read_bytes())
         progress.say(f"{path.stem}: played by the run before")
-        return episodes.validate_json(path.read_bytes())
+        return found
     played = play()
     if not any(episode.void for episode in played):
         with replacing(path) as temporary:

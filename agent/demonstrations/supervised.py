@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from random import Random
 from typing import Any
 
@@ -34,7 +35,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from agent.decoding.prefix_tree import by_length, packs
 from agent.demonstrations.rows import IGNORED, DemonstrationRow
-from agent.errors import PolicyError
+from agent.errors import CheckpointError, PolicyError
 from agent.models.model_files import gradient_fits, this_device
 from agent.settings import SftSettings, TrainSettings
 from agent.training import token_logprobs, trained_weights
@@ -153,7 +154,14 @@ class AdapterTrainer(WholeCheckpoints, SFTTrainer):
             state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
             for _ in range(int(state.epoch or 0)):
                 list(self._batches)  # the order of the next epoch depends on those before
-        self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except (EOFError, OSError, UnpicklingError) as error:
+            if not checkpoint or isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"{checkpoint} can't be read ({error}). Delete {self.folder} to start again."
+            ) from error
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Micro-batches; accelerate would deal them to ranks."""

@@ -66,9 +66,12 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a thought beside the text."""
 _ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
 """What chat templates say that know no role `system`."""
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*(?:(?:repl|py|python3?)\b.*)?\s*", re.I)
-"""A line that opens a block of Python, or closes one."""
-_STOPPED = re.compile(r"^([ \t]*FINAL_VAR\(.*\))\.\s*$", re.MULTILINE)
+_FENCE = re.compile(
+    r"[ \t]*(`{3,}|~{3,})[ \t]*((?:repl|py|python3?)[ \t]*(?:\{.*\})?)?\s*", re.IGNORECASE
+)
+"""A line that opens a block of Python, or closes one; its mark and its label."""
+_FINAL = re.compile(r"([ \t]*FINAL(?:_VAR)?\(.*\))\.?\s*")
+"""A plain final line, as some models end it."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -232,6 +235,7 @@ class EndpointPolicy:
                     raise
                 _LOG.warning("%s loads its model: rlm waits a minute", self.base_url)
                 self._request(self._client, _HELLO, seed=0)
+                self.usage.failures, self.trouble = 0, ""
         except openai.OpenAIError as error:
             passing = openai.RateLimitError | openai.InternalServerError
             if isinstance(error, openai.APIStatusError) and not isinstance(error, passing):
@@ -413,7 +417,7 @@ class EndpointPolicy:
         elif (body := getattr(error, "body", None)) and " - " not in said:
             said += f" - {body}"  # a body in another form than OpenAI's
         if isinstance(error, openai.APIStatusError) and "retry-after" in error.response.headers:
-            said = f"it asks to wait {error.response.headers['retry-after']} s: {said}"
+            said = f"Retry-After: {error.response.headers['retry-after']}, {said}"
         if self._key:
             said = said.replace(self._key, "***")
         return " ".join(said.split())[:_SHOWN]
@@ -450,12 +454,18 @@ def _in_grammar(text: str) -> str:
     on the last line of its code, or end a plain final line with a full stop.
     """
     thought, end, said = text.rpartition("</think>")
-    lines = _STOPPED.sub(r"\1", said).split("\n")
-    opens = [(n, found[1]) for n, line in enumerate(lines) if (found := _FENCE.fullmatch(line))]
-    first, mark = opens[0] if opens else (len(lines), "")
+    lines = said.split("\n")
+    fences = [
+        (n, found[1], found[2]) for n, line in enumerate(lines) if (found := _FENCE.fullmatch(line))
+    ]
+    if not fences:
+        finals = ((_FINAL.fullmatch(line), line) for line in lines)
+        return thought + end + "\n".join(found[1] if found else line for found, line in finals)
+    first, mark, label = fences[0]
     ends = (n for n in range(first + 1, len(lines)) if lines[n].rstrip().endswith(mark))
-    last = next(ends, len(lines))
-    if first < last < len(lines) and opens[-1][0] <= last:
+    last = next(ends, -1)
+    # A bare fence beside a final line holds a quote.
+    if fences[-1][0] <= last and (label or not any(map(_FINAL.fullmatch, lines))):
         code = lines[last].rstrip().removesuffix(mark)
         lines[last : last + 1] = [code, "```"] if code.strip() else ["```"]
         lines[first] = "```repl"

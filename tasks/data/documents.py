@@ -58,7 +58,12 @@ class Documents:
                 self._close(OSError(0, "linked folder", name), "copy it into the folder")
             paths = (Path(place, name) for name in names if not name.startswith("."))
             files += [path.relative_to(self._root).as_posix() for path in paths]
-        self._files = {document_id(name): name for name in files}
+        self._files: dict[str, str] = {}
+        for name in sorted(files):
+            if (other := self._files.setdefault(document_id(name), name)) != name:
+                reason = f"its name is that of {other!r}, in another form of its letters"
+                fault = RowFault(reason, "rename one of them")
+                self.closed.append(fault.at(str(folder / name), "(document)"))
         self._names = sorted(name for name in self._files if Path(name).suffix.lower() in READABLE)
         self._others = set(self._files).difference(self._names)
 

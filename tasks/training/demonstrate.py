@@ -50,6 +50,7 @@ from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking.lineage import folder_hash
 from tasks.tracking.runs import StageRun
+from tasks.training.fingerprint import code_hash
 from tasks.training.problem_data import draw_shown
 
 CHECKPOINTS = Path("models/warmstart")
@@ -82,8 +83,10 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
         model_files.free_memory()  # for the process of Unsloth
         rows = demonstrate(params, run, problems, *load_configs(folder))
         steps = count_steps(rows, settings, params.train)
+        batches = [params.train.micro_batch_tokens, params.model.backend, model_files.this_device()]
         marks = {
-            "settings": digest([settings.model_dump(), params.train.lora.model_dump()]),
+            "code": code_hash(),
+            "settings": digest([settings.model_dump(), params.train.lora.model_dump(), batches]),
             "base model": folder_hash(folder),
             "demonstrations": digest(rows),
         }

@@ -46,8 +46,15 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
         **{f"settings of {name}": digest(section) for name, section in settings.items()},
         "base model": folder_hash(base),
         "training data": files_hash([data], data.parent),
-        "code": files_hash(code_files(), ROOT),
+        "code": code_hash(),
     }
+
+
+def code_hash() -> str:
+    """Hash of the code that a training depends on."""
+    from tasks.tracking.lineage import files_hash
+
+    return files_hash(code_files(), ROOT)
 
 
 def code_files() -> list[Path]:

@@ -344,6 +344,11 @@ FENCED = "I look.\n```repl\nprint(1)\n```"
         *((f"I look.\n{fence} py {{a=1}}\nprint(1)\n{fence}", FENCED) for fence in ("~~~", "````")),
         ("I look.\n```repl\nprint(1)```", FENCED),
         ("FINAL_VAR(answer).", "FINAL_VAR(answer)"),
+        (
+            "```\nThe dose was 5 mg.\n```\nFINAL('5 mg')",
+            "```\nThe dose was 5 mg.\n```\nFINAL('5 mg')",
+        ),
+        ("```python x = 1\nprint(x)\n```", "```python x = 1\nprint(x)\n```"),
         ("```python\na\n```\n```repl\nb\n```", "```python\na\n```\n```repl\nb\n```"),
         ("```json\n{}\n```", "```json\n{}\n```"),
     ],
@@ -358,12 +363,14 @@ def test_a_block_is_read_however_it_is_fenced(server, written, read):
 
 def test_a_server_that_loads_its_model_has_a_minute(server, caplog):
     server.plan = [503] * 7
-    policy_of(server).check()
+    policy = policy_of(server)
+    policy.check()
     assert "loads its model" in caplog.text
+    assert (policy.usage.failures, policy.trouble) == (0, "")
 
 
 def test_a_long_pause_that_is_asked_for_is_told(server):
     server.plan, server.headers = [429, 429], {"Retry-After": "3600"}
     policy = policy_of(server, attempts=2)
     assert policy.act([ask(0, "abc")])[0].finish == "error"
-    assert "3600 s" in policy.trouble
+    assert policy.trouble.startswith("Retry-After: 3600, ")

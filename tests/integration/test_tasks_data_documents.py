@@ -241,3 +241,5 @@ def test_a_name_is_found_in_either_form_of_its_letters(folder: Path) -> None:
     (folder / "U\u0308bung.md").write_text("Epsilon scores 46 points in all.")
     found = read(folder, [question("Epsilon scores 46", "\u00dcbung.md")])
     assert [one.evidence[0].spans[0].paper_id for one in found.problems] == ["\u00dcbung.md"]
+    (folder / "\u00dcbung.md").write_text("Another text.")
+    assert "another form" in documents(folder).closed[0].reason

@@ -78,6 +78,10 @@ def test_a_killed_run_leaves_what_it_has_played_to_the_next(short, monkeypatch, 
     with pytest.raises(KeyboardInterrupt):  # its episodes one at a time aren't kept
         recorded(evaluate, short)
     assert capsys.readouterr().err.count("played by the run before") == 2
+    (evaluate.PLAYED / "before-greedy.json").write_text("{")  # a damaged one is played again
+    with pytest.raises(KeyboardInterrupt):
+        recorded(evaluate, short)
+    assert "played by the run before" not in capsys.readouterr().err
     (paths.MERGED / "config.json").write_text("{}")
     with pytest.raises(KeyboardInterrupt):
         recorded(evaluate, short)

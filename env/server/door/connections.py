@@ -45,8 +45,6 @@ Beyond the first, those that read nothing are closed; beyond the second, the lar
 """
 _UNREAD_S = 10.0
 """Seconds without progress after which a client counts as one that reads nothing."""
-_FRAGMENTS = 10_000
-"""Parts of a message that one client can leave in memory."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n"
     b"Connection: close\r\n\r\nthis server has no free descriptor; try again later"
@@ -140,8 +138,7 @@ class Connections:
         self._note()
         latest = self._now() - self._request_s
         for protocol in list(self._live):
-            fragments = len(getattr(protocol, "frames", ()))
-            if self._waiting.get(protocol, latest) < latest or fragments > _FRAGMENTS:
+            if self._waiting.get(protocol, latest) < latest:
                 abort(protocol)
         self._drop_unread()
         if _few_descriptors():

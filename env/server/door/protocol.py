@@ -21,8 +21,8 @@ _READ_BYTES = 64 << 10
 """Bytes that are parsed before other connections have their turn."""
 _FRAMES_BYTES = 2 << 10
 """The same, once a connection is a WebSocket, whose empty frames have six bytes."""
-_MESSAGES = 100
-"""Messages of one client that wait."""
+_MESSAGES, _FRAGMENTS = 100, 1000
+"""Messages of one client that wait, and parts of one message."""
 CONTROLS_PER_S = 32
 """Pings and pongs of a connection in a second; a client of ours sends one in 30 seconds."""
 _REFUSED = (
@@ -76,6 +76,12 @@ class MeasuredFrames(WebSocketsSansIOProtocol):
         """Note a pong, unless there were too many."""
         if self._are_few():
             super().handle_pong(event)
+
+    def handle_cont(self, event: Any) -> None:
+        """Add a part to a message, unless it has too many."""
+        super().handle_cont(event)
+        if len(self.frames) > _FRAGMENTS:
+            abort(self)
 
     def send_receive_event_to_app(self) -> None:
         """Let a message wait for its session, unless too many do."""
