@@ -37,6 +37,7 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import Reads
 from env import variables
+from flows.runtime import QUIET
 from tasks import paths
 from tasks.config import resolve
 from tasks.config.params import Params
@@ -154,7 +155,7 @@ def run_stages(folder: Path, sets: Sequence[str], stages: Sequence[str]) -> floa
     Raises:
         CalledProcessError: a stage failed and has said why.
     """
-    environment = os.environ | {"PYTHONPATH": variables.python_path()}
+    environment = QUIET | os.environ | {"PYTHONPATH": variables.python_path()}
     words = [word for text in sets for word in ("--set", text)]
     began = time.monotonic()
     for stage in (["resolve", "--profile", PROFILE, *words], *([name] for name in stages)):
