@@ -28,6 +28,7 @@ import openai
 
 from agent.errors import PolicyError, StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.policies.fences import in_grammar
 from agent.settings import GenerationSettings, refuse_password
 from env.chat_tokens import without_thought
 
@@ -66,12 +67,6 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a thought beside the text."""
 _ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
 """What chat templates say that know no role `system`."""
-_FENCE = re.compile(
-    r"[ \t]*(`{3,}|~{3,})[ \t]*((?:repl|py|python3?)[ \t]*(?:\{.*\})?)?\s*", re.IGNORECASE
-)
-"""A line that opens a block of Python, or closes one; its mark and its label."""
-_FINAL = re.compile(r"([ \t]*FINAL(?:_VAR)?\(.*\))\.?\s*")
-"""A plain final line, as some models end it."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -321,7 +316,7 @@ class EndpointPolicy:
             self.cut = cut
         if text.strip():
             talk.append({"role": "assistant", "content": text})
-        return TurnReply(text=_in_grammar(text), finish="length" if cut else "stop")
+        return TurnReply(text=in_grammar(text), finish="length" if cut else "stop")
 
     def _request(self, client: Any, talk: Sequence[Mapping[str, str]], seed: int) -> Any:
         """The first choice of the answer to a conversation.
@@ -445,31 +440,6 @@ def _without_system(talk: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, 
         return talk
     system, user, *rest = talk
     return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
-
-
-def _in_grammar(text: str) -> str:
-    """A turn as the environment reads it: its only block between "```repl" and "```".
-
-    That grammar is what a trained policy learns. Other models write "```py" or "~~~", close a block
-    on the last line of its code, or end a plain final line with a full stop.
-    """
-    thought, end, said = text.rpartition("</think>")
-    lines = said.split("\n")
-    fences = [
-        (n, found[1], found[2]) for n, line in enumerate(lines) if (found := _FENCE.fullmatch(line))
-    ]
-    if not fences:
-        finals = ((_FINAL.fullmatch(line), line) for line in lines)
-        return thought + end + "\n".join(found[1] if found else line for found, line in finals)
-    first, mark, label = fences[0]
-    ends = (n for n in range(first + 1, len(lines)) if lines[n].rstrip().endswith(mark))
-    last = next(ends, -1)
-    # A bare fence beside a final line holds a quote.
-    if fences[-1][0] <= last and (label or not any(map(_FINAL.fullmatch, lines))):
-        code = lines[last].rstrip().removesuffix(mark)
-        lines[last : last + 1] = [code, "```"] if code.strip() else ["```"]
-        lines[first] = "```repl"
-    return thought + end + "\n".join(lines)
 
 
 def _is_too_long(error: Exception) -> bool:
