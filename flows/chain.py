@@ -288,7 +288,6 @@ def prefect_server() -> Iterator[None]:
     Raises:
         StageError: the server does not start.
     """
-    from prefect.logging.handlers import APILogHandler
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     url, secret = PREFECT_API_URL.value(), {PREFECT_API_AUTH_STRING: password()}
@@ -304,7 +303,7 @@ def prefect_server() -> Iterator[None]:
         with temporary_settings({PREFECT_API_URL: own, **secret}):
             yield
     finally:
-        APILogHandler().flush()  # send the last log lines before the server stops
+        notifications.flush()  # before the server stops
         processes.stop(server, quiet=True)
         processes.log_file(server).unlink(missing_ok=True)
 

@@ -76,11 +76,9 @@ def run(params: Params, run: StageRun) -> Path:
     read_held_out(problems, settings)  # refuses one that is trained on
     require(paths.BASE, "warmstart")
     require_lora(paths.BASE, settings.lora)
-    start = checkpoints.choose(CHECKPOINTS, marks := fingerprint(params, paths.BASE, paths.TRAIN))
-    note = checkpoints.set_aside(CHECKPOINTS) if start.checkpoint is None else ""
-    reason = f"{start.reason}. {note}" if note else start.reason
-    progress.say(reason)
-    run.set_tags({"start": reason})
+    start = checkpoints.begin(CHECKPOINTS, marks := fingerprint(params, paths.BASE, paths.TRAIN))
+    progress.say(start.reason)
+    run.set_tags({"start": start.reason})
     with environment(params) as url:
         if (processes := processes_here(settings.processes)) > 1:
             marks = marks_of_rank(params, marks, start)

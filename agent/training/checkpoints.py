@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from typing import Any
 from agent.errors import CheckpointError, disk_is_full
 
 STATE = "state.json"
+NOTHING = "no checkpoint: starting clean"
+"""Reason of a run that finds none, of any kind."""
 WRITING = ".writing"
 
 
@@ -102,7 +104,18 @@ def choose(folder: Path, fingerprint: Mapping[str, Any]) -> Start:
         if changed:
             return Start(None, None, f"{', '.join(changed)} changed: starting clean")
         return Start(path, state, f"resuming after step {state['step']} from {path}")
-    return Start(None, None, "no checkpoint: starting clean")
+    return Start(None, None, NOTHING)
+
+
+def begin(folder: Path, fingerprint: Mapping[str, Any]) -> Start:
+    """What `choose` returns; on a clean start, what is there is set aside, as the reason says.
+
+    Raises:
+        CheckpointError: the folder cannot be renamed.
+    """
+    start = choose(folder, fingerprint)
+    note = "" if start.checkpoint else set_aside(folder)
+    return replace(start, reason=f"{start.reason}. {note}") if note else start
 
 
 def set_aside(folder: Path) -> str:

@@ -90,10 +90,9 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
             "base model": folder_hash(folder),
             "demonstrations": digest(rows),
         }
-        start = checkpoints.choose(CHECKPOINTS, marks)
-        note = "" if start.checkpoint else checkpoints.set_aside(CHECKPOINTS)
-        if start.checkpoint or note:
-            progress.say(f"{start.reason}. {note}")
+        start = checkpoints.begin(CHECKPOINTS, marks)
+        if start.reason != checkpoints.NOTHING:
+            progress.say(start.reason)
         resume = checkpoints.Resume(CHECKPOINTS, start.checkpoint, marks)
         with progress.doing("supervised training", "steps", steps) as work:
             if start.state:
