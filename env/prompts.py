@@ -163,7 +163,9 @@ def llm_messages(style: PromptStyle, prompt: str) -> list[Message]:
 
 
 def blocks_message(blocks: int) -> str:
-    """Observation of a turn without exactly one block."""
+    """Observation of a turn without exactly one whole block, of so many that it opened."""
+    if blocks == 1:
+        return "error: the repl block has no end; close it with a line of ```"
     return NO_BLOCK if blocks == 0 else f"error: {blocks} repl blocks; write exactly one"
 
 

@@ -21,6 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,6 +134,13 @@ def notices() -> Console:
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
+def waiting(console: Console, what: str) -> AbstractContextManager[object]:
+    """Show what is done: at a terminal at once, else by a line every half minute."""
+    from tasks.reporting import progress
+
+    return console.status(what) if console.is_terminal else progress.doing(what)
+
+
 def read_folder(
     docs: Path, model: AskedModel, console: Console
 ) -> tuple[dict[str, str], AskedModel]:
@@ -144,7 +152,7 @@ def read_folder(
     from tasks import asking
 
     settle(model.params.threads)
-    with console.status(f"reading the documents of {docs}"):
+    with waiting(console, f"reading the documents of {docs}"):
         documents, left_out = asking.read_documents(docs, model.params)
     for reason in left_out:
         console.print(f"left out: {visible(reason)}", style="yellow")
@@ -171,11 +179,12 @@ def talk(
     console = notices()
     documents, model = read_folder(docs, model, console)
     code, about = 0, counted(len(documents), "document")
-    with console.status(f"loading {model.name}") as loading, asking.opened(model) as answered:
-        loading.stop()
+    with ExitStack() as stack:
+        with waiting(console, f"loading {model.name}"):
+            answered = stack.enter_context(asking.opened(model))
         for text in lines(console) if question is None else [question]:
             try:
-                with console.status(f"asking {model.name} about {about}"):
+                with waiting(console, f"asking {model.name} about {about}"):
                     reply = answered(text, documents, seed)
             except StageError as error:
                 if question is not None:

@@ -349,8 +349,12 @@ def print_kept(unchanged: list[str], killed: bool) -> None:
     """Print whether this run starts clean or resumes earlier work."""
     if killed:
         console.print("The last run was killed; the processes it left behind are stopped.")
+    if not (code := lineage.commit()).isalnum():
+        console.print(f"Code: {code}. Commit it to be able to restore this run's code and results.")
     if not unchanged and Path(".dvc/cache/runs").is_dir():
         console.print("Starting at prepare; what earlier runs made of the same inputs is reused.")
+    elif not unchanged and Path("dvc.lock").exists():
+        console.print("Starting clean: this machine lacks dvc.lock's results (`dvc pull`).")
     elif not unchanged:
         console.print("Starting clean: no stage has results for the current inputs.")
     elif len(unchanged) == len(stages.BY_DVC):

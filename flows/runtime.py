@@ -12,6 +12,7 @@ import fcntl
 import getpass
 import logging
 import os
+import platform
 import re
 import signal
 import sys
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import getproxies
 
 from tasks import paths
 from tasks.errors import StageError
@@ -78,6 +80,8 @@ def settle(threads: int | None = None) -> None:
     off = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     hosts = [*filter(None, re.sub(r"[\[\]]", "", off).split(",")), "127.0.0.1", "localhost"]
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
+    if getproxies().keys() - {"no"}:
+        _require_readable_proxies()
     try:
         Path.home(), getpass.getuser()
     except (RuntimeError, KeyError, OSError):  # a container's user without a name
@@ -90,6 +94,16 @@ def settle(threads: int | None = None) -> None:
         ctypes.CDLL(None).mallopt(1, 0)  # M_MXFAST
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+
+
+def _require_readable_proxies() -> None:
+    import httpx
+
+    try:
+        httpx.Client().close()
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        wrong = "error: ALL_PROXY, HTTPS_PROXY or HTTP_PROXY can't be used"
+        sys.exit(f"{wrong} ({str(error).rstrip('.')}). Correct or unset it.")
 
 
 def outlive_worker(log: Path) -> None:
@@ -152,7 +166,7 @@ def exclusive(wait_s: float = 0.0) -> Iterator[None]:
                 f"{waited}. Wait for it, or stop it with Ctrl-C or SIGTERM."
             )
         handle.truncate(0)
-        handle.write(str(os.getpid()))
+        handle.write(f"{os.getpid()} on {platform.node()}")
         handle.flush()
         outlive_worker(PRINTED)
         yield

@@ -179,12 +179,22 @@ def exit_status(error: BaseException) -> int | None:
     return int(match.group(1)) if match else None
 
 
+_ADVICE = {
+    "RWLock": "While no run works here, delete .dvc/tmp/rwlock",
+    "structure is corrupted": "After a merge, take a side: `git checkout --ours dvc.lock`",
+}
+"""What helps, by words of DVC's messages."""
+
+
 def deepest(error: BaseException) -> str:
-    """The message at the bottom of a chain of causes."""
-    while error.__cause__ is not None and "RWLock" not in str(error):
+    """The message at the bottom of a chain of causes, or the first one that has advice."""
+    while True:
+        for words, advice in _ADVICE.items():
+            if words in str(error):
+                return f"{error}. {advice}"
+        if error.__cause__ is None:
+            return str(error)
         error = error.__cause__
-    advice = ". While no run works here, delete .dvc/tmp/rwlock" if "RWLock" in str(error) else ""
-    return f"{error}{advice}"
 
 
 def gate_advice() -> str:

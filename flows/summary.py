@@ -78,6 +78,7 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
     state = "new" if registered["new"] else "the weights are unchanged"
     aliases = ", ".join(registered["aliases"]) or "no alias"
     version = f"{registered['name']} version {registered['version']}"
+    place = f"{url.partition('#')[0]}#/models/{registered['name']}/versions/{registered['version']}"
     lines += [
         ("result", f"{headline} (reward, n = {evaluation['n']} problems)"),
         ("registered", f"{version} ({state}; {aliases})"),
@@ -85,6 +86,7 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
         ("seconds", f"{seconds:.0f}"),
         ("see", "reports/index.html, reports/plots/"),
         ("in MLflow, after `make up`", url),
+        ("the version there", place),
     ]
     metrics = result_metrics(evaluation["after"]) | {
         "result/reward_before": evaluation["reward"]["before"],

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from agent.policies.endpoint import Usage
     from agent.rollouts.own_documents import Answer, Question
 
-ATTEMPTS = 3
-"""Tries of a request to an endpoint, since somebody waits for the answer."""
 SMALL_VOCABULARY = 2000
 MOST_TOKENS = 0.4
 """Tokens per character beyond which a model with a small vocabulary reads letters, not words."""
@@ -334,9 +332,7 @@ def opened(model: AskedModel) -> Iterator[Ask]:
     params = serving.for_documents(model.params)
     with as_stage_error(), ExitStack() as stack:
         if model.base_url is not None:
-            endpoint = serving.endpoint(
-                params, model.base_url, model.name, params.serving, attempts=ATTEMPTS
-            )
+            endpoint = serving.endpoint(params, model.base_url, model.name, params.serving)
             policy: Policy = stack.enter_context(closing(endpoint))
             endpoint.check()
         else:

@@ -88,8 +88,9 @@ def measure_model(
     subject: Model = partial(decoding, endpoint) if endpoint else folder_of(model)
     with closing(endpoint) if endpoint else nullcontext():
         if endpoint:
-            decoding(endpoint, generation.greedy).check()
-            decoding(endpoint, generation).check()
+            with progress.doing(f"waiting for {base_url}"):
+                decoding(endpoint, generation.greedy).check()
+                decoding(endpoint, generation).check()
         with progress.stage("evaluate"), environment(patient(params)) as url:
             alone = []
             if endpoint:
@@ -128,7 +129,8 @@ def measure_model(
 def headline(report: Mapping[str, Any], path: Path) -> str:
     """A report in one line."""
     alone = report["latency"]["one_at_a_time"]
-    paid = f", {report['cost']['per_episode']:.4f} per episode" if report["cost"] else ""
+    price = (report["cost"] or {}).get("per_episode")
+    paid = f", {price:.4f} per episode" if price else ""
     return (
         f"{report['model']}: F1 {_text(report['f1_greedy'])} greedy, "
         f"{_text(report['f1_sampled'])} sampled, reward {_text(report['reward_mean'])}, "
@@ -216,9 +218,12 @@ def estimate(
     least = sum(seconds) * times / sessions / 60
     total = used.cost(settings.prompt_price, settings.completion_price) * times
     price = f"about {total:,.4f}" if total else "unknown (evaluate_model.prompt_price is 0)"
+    prompt, output = (f"{n * times:,.0f}" for n in (used.prompt_tokens, used.completion_tokens))
+    tokens = f"about {prompt} prompt tokens and {output} output tokens"
+    if not used.prompt_tokens:
+        tokens, price = "tokens that the endpoint doesn't count", "unknown"
     return (
-        f"{episodes} episodes follow, with about {used.prompt_tokens * times:,.0f} prompt tokens "
-        f"and {used.completion_tokens * times:,.0f} output tokens. They take at least {least:.0f} "
+        f"{episodes} episodes follow, with {tokens}. They take at least {least:.0f} "
         f"min and cost {price}, as the first {len(alone)} episodes did on average."
     )
 

@@ -5,7 +5,8 @@ and not by luck. In the default world, an answer that is a random line earns one
 problems: a gate that one earning episode opens would open for random code four times out of five.
 What luck of code seldom does is read: its quote was in nothing that one of its agents had read.
 (Readers that say yes at random do read, and so does code that hands its random line to an idle
-`llm_query`: both open the gate.) A level opens it
+`llm_query`: both open the gate. So does code that answers with a random line about what is asked,
+one of six: it has searched, and a group of such episodes has a spread.) A level opens it
 
 - with `FINDS` episodes that earn and quote a text that an agent had read, or
 - with `SUCCESSES` successful ones, for a model that searches by code and reads nothing.

@@ -93,7 +93,7 @@ def read_report(path: Path, stage: str) -> dict[str, Any]:
     require(path, stage)
     if report := read_json(path):
         return report
-    raise StageError(f"{path} is damaged. Run the stage {stage} again.")
+    raise StageError(f"{path} is damaged. Run `rlm {stage}` again.")
 
 
 def require(path: Path, stage: str) -> None:
@@ -103,4 +103,4 @@ def require(path: Path, stage: str) -> None:
         StageError: the input is missing; the message names the stage that writes it.
     """
     if not path.exists():
-        raise StageError(f"{path} is missing. Run the stage {stage} first.")
+        raise StageError(f"{path} is missing. Run `rlm {stage}` first.")

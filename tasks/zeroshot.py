@@ -47,6 +47,7 @@ def run(params: Params, run: StageRun) -> Path:
         StageError: model or data is missing, or most episodes are void.
     """
     kind = params.warmstart.kind
+    paths.ZERO_SHOT.unlink(missing_ok=True)  # a verdict on another model
     report: dict[str, Any] = {"kind": kind, "played": kind not in NOT_PLAYED}
     if report["played"]:
         report |= describe(play_bare(params, run), params)

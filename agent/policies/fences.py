@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 _FENCE = re.compile(
-    r"[ \t]*(`{3,}|~{3,})[ \t]*((?:repl|py|python3?)[ \t]*(?:\{.*\})?)?\s*", re.IGNORECASE
+    r"[ \t]*(`{3,}|~{3,})[ \t]*((?:repl|py|python3?)[ \t]*(?:\{.*\}|\w+=\"[^\"]*\")?)?\s*",
+    re.IGNORECASE,
 )
 """A line that opens a block of Python, or closes one; its mark and its label."""
 _FINAL = re.compile(r"([ \t]*FINAL(?:_VAR)?\(.*\))\.?\s*")

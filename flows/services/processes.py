@@ -195,8 +195,21 @@ def require_port(service: ServiceProcess) -> None:
         "PREFECT_API_URL=http://127.0.0.1:4201/api",
     }.get(service.name, "")
     raise StageError(
-        f"{service.name}: port {service.port} is in use by another program. Stop it{move}."
+        f"{service.name}: port {service.port} is in use by {_listener(service.port)}. Stop "
+        f"it{move}."
     )
+
+
+def _listener(port: int) -> str:
+    """Who listens on a port, in words: another folder's server has the same name."""
+    import psutil
+
+    with suppress(psutil.Error):  # of another user
+        for one in psutil.net_connections("tcp"):
+            if one.pid and one.status == psutil.CONN_LISTEN and one.laddr.port == port:
+                process = psutil.Process(one.pid)
+                return f"process {one.pid} ({process.name()}) in {process.cwd()}"
+    return "another program"
 
 
 def stop(service: ServiceProcess, quiet: bool = False) -> None:

@@ -30,7 +30,7 @@ from tasks.io import write_text
 PARAMS = Path("params.yaml")
 RESOLVED = Path("params.resolved.yaml")
 _SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 200, 200
 """Shows values in messages; YAML's anchors make some of them huge."""
 PROFILES = Path("profiles")
 

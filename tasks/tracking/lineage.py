@@ -49,13 +49,15 @@ def commit() -> str:
     changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ":/"]
     changed += [":!/dvc.lock", ":!/params.resolved.yaml"]
     try:
-        head, status = (
-            subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-            for command in (["git", "rev-parse", "HEAD"], changed)
+        status, head = (
+            subprocess.run(command, capture_output=True, text=True)
+            for command in (changed, ["git", "rev-parse", "HEAD"])
         )
-    except (OSError, subprocess.CalledProcessError):
+    except OSError:
         return "no git"
-    return f"{head}-dirty" if status else head
+    if head.returncode:
+        return "no git" if status.returncode else "no commits"
+    return head.stdout.strip() + ("-dirty" if status.stdout else "")
 
 
 def data_hash() -> str:

@@ -307,11 +307,16 @@ def answering() -> Iterator[MlflowClient]:
             remedy = (
                 "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
             )
+        why = f"does not answer ({first_line(error)})"
         if "out-of-date database schema" in str(error):
-            remedy = f"Copy the database, run `mlflow db upgrade {shown_uri()}`"
+            why = "is of another version of MLflow"
+            remedy = (
+                f"Copy the database and run `mlflow db upgrade {shown_uri()}`. If that fails, the "
+                "database is newer: install its version"
+            )
         raise StageError(
-            f"MLflow at {shown_uri()} does not answer ({first_line(error)}). {remedy}, then run "
-            "the same command again: finished stages are kept."
+            f"MLflow at {shown_uri()} {why}. {remedy}, then run the same command again: finished "
+            "stages are kept."
         ) from None  # it may contain the full address, and Prefect shows whole tracebacks
 
 

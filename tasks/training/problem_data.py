@@ -11,6 +11,7 @@ from agent.evaluation.held_out import choose_held_out
 from agent.rollouts.specs import EpisodeSpec, by_difficulty, read_specs
 from tasks import paths
 from tasks.errors import StageError
+from tasks.io import read_json
 
 if TYPE_CHECKING:
     from agent.settings import SftSettings, TrainSettings
@@ -48,9 +49,10 @@ def unseen(problems: dict[str, list[EpisodeSpec]], params: Params) -> dict[str, 
     """The problems that no demonstration showed; all of a level with too few for a step.
 
     A base has learnt the answers to the problems that it was shown, so a group of their episodes
-    rarely has a spread.
+    rarely has a spread. With `auto`, a bare model that passed the stage `zeroshot` was shown none.
     """
-    if not params.warmstart.may_demonstrate:
+    auto = params.warmstart.kind == "auto"
+    if not params.warmstart.may_demonstrate or (auto and read_json(paths.ZERO_SHOT).get("passed")):
         return problems
     left, levels = dict(problems), params.train.curriculum.levels
     for level in problems.keys() & set(levels):

@@ -80,6 +80,12 @@ def test_a_failed_stage_and_a_refusing_gate_end_the_flow_with_their_own_words(
         return states.get("prepare") == "Cached"
 
     assert wait_for(prepare_is_cached)  # the server learns of tasks a moment later
+    for damaged, advice in (("dvc.lock", "git checkout --ours"), (".dvc/tmp/rwlock", "delete")):
+        content = Path(damaged).read_text()
+        Path(damaged).write_text(f"<<<<<<< HEAD\n{content}")
+        with pytest.raises(StageError, match=rf"{advice} {damaged}"):
+            stages.unchanged()
+        Path(damaged).write_text(content)
 
 
 def test_an_interrupt_stops_everything_and_says_how_to_go_on(project):

@@ -8,19 +8,23 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import chdir
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from helpers import documents
-from helpers.chain_runs import copy_project, environments, in_folder, runs
-from helpers.services import services_up
+from helpers.chain_runs import copy_project, environments, flow_runs, in_folder, runs
+from helpers.sandbox_events import wait_for
+from helpers.services import Services, services_up
 
-from flows import stages
+from flows import retrain, stages
 from tasks.errors import ConfigError
+from tasks.io import write_json
 from tasks.registry import champions, versions
 from tasks.tracking import runs as tracking
 
@@ -143,12 +147,14 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
         subprocess.run([*git, *words], check=True)
     # A worker plays it, as in production.
     full = ["prefect", "deployment", "run", "rlm/full", "--watch", "-p", "profile=quick", "-p"]
-    with services_up(project, pytestconfig, PYTHONPATH=str(project)) as (shell, _):
+    with services_up(project, pytestconfig, PYTHONPATH=str(project)) as (shell, told):
         wrong = shell(*full, 'overrides=["train.stepps=3"]', code=1)
         assert "Did you mean train.steps?" in wrong
         watched = " ".join(shell(*full, f"overrides={json.dumps(TINY)}").split())
+        fires_and_finds_nothing_new(shell, re.findall(r"password: (\S+)\)", told)[0])
     assert "rlm version 1 (new; challenger)" in watched
     assert re.search("champion: (promoted: better than|kept: against) the base before", watched)
+    assert "its figures mean nothing" in watched
     told = Path(".run/flow.log").read_text(encoding="utf-8")
     status = ["git", "status", "--porcelain"]
     changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
@@ -159,6 +165,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     (parent, *_) = runs("rlm-quick")
     assert parent.info.status == "FINISHED"
     assert "result/f1" in parent.data.metrics
+    assert "/#/models/rlm/versions/1 |" in parent.data.tags["mlflow.note.content"]
     store = tracking.client(tracking.tracking_uri())
     curve = store.get_metric_history(parent.info.run_id, "reward/overall")
     assert [point.step for point in curve] == list(range(1, len(curve) + 1)) != []
@@ -207,6 +214,30 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     assert "'void': None" in capfd.readouterr().out
     (answer,) = names["model"].predict(documents.request()["inputs"])
     assert answer["void"] is None
+
+
+def fires_and_finds_nothing_new(shell: Services, password: str) -> None:
+    """Switch the schedule of `rlm/retrain` on, for data that it has had, and wait for its run."""
+    last = {"data": "synthetic data of 20261123", "profile": "quick", "overrides": TINY}
+    write_json(retrain.LAST, {**last, "start": None, "completed": True})
+    committed = Path("prefect.yaml").read_text()
+    described = yaml.safe_load(committed)
+    (scheduled,) = (one for one in described["deployments"] if one["name"] == "retrain")
+    scheduled["parameters"] |= {"profile": "quick", "overrides": TINY, "date": "2026-11-23"}
+    (schedule,) = scheduled["schedules"]
+    schedule |= {"cron": "* * * * *", "active": True}
+    Path("prefect.yaml").write_text(yaml.safe_dump(described))
+    since = datetime.now(UTC)
+    shell("python", "-m", "flows.services", "up")
+
+    def fired() -> bool:
+        time.sleep(1)
+        ended = flow_runs(shell.api.replace("//", f"//{password}@"), "Completed", since)
+        told = "Nothing new: synthetic data of 20261123, as at the last retraining"
+        return any(run["auto_scheduled"] and run["state"]["message"] == told for run in ended)
+
+    assert wait_for(fired, seconds=150)
+    Path("prefect.yaml").write_text(committed)
 
 
 def test_a_python_without_the_packages_names_the_command_that_brings_them() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import psutil
 import pytest
 
 from flows.services import processes
+from tasks.errors import StageError
 
 ROOT = Path(__file__).parents[2]
 STARTS = """
@@ -61,9 +64,24 @@ def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkey
         health = "http://127.0.0.1:5000/health"
         asked = processes.ServiceProcess("sleeper", [*command, "5000"], health, 5000)
         found = processes.where_it_runs(asked)
+        shutil.copytree(".run", "copy/.run")
+        monkeypatch.chdir("copy")
+        assert processes.running(asked) is None
     finally:
+        monkeypatch.chdir(tmp_path)
         processes.stop(started, quiet=True)
     assert (found.port, found.health) == (5001, "http://127.0.0.1:5001/health")
+
+
+def test_another_folders_server_is_not_ours_and_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert not processes.is_ours(processes.DEFAULT_API)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = processes.prefect_server(taken.getsockname()[1])
+        named = rf"in use by process {os.getpid()} \(.+\) in {tmp_path}\. Stop it"
+        with pytest.raises(StageError, match=named):
+            processes.require_port(service)
 
 
 SAYS = """
@@ -107,12 +125,20 @@ def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(tmp_pat
         assert code != 0
 
 
-def test_own_servers_need_no_proxy_and_every_terminal_shows_every_text(tmp_path: Path) -> None:
+def test_own_servers_need_no_proxy_users_no_name_and_terminals_show_every_text(
+    tmp_path: Path,
+) -> None:
     code = (
-        "import os; from flows.runtime import settle; settle(); print(os.environ['NO_PROXY'], '✓')"
+        "import os, pwd; pwd.getpwuid = {}.__getitem__; from flows.runtime import settle; settle();"
+        "print(os.environ['NO_PROXY'], os.environ['USER'], '✓')"
     )
     behind = {"HTTP_PROXY": "http://10.0.0.1:9", "NO_PROXY": "[::1],a.example"}
     environment = {**os.environ, **behind, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
-    environment.pop("no_proxy", None)
+    for name in ("no_proxy", "HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        environment.pop(name, None)
     told = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment)
-    assert told == b"::1,a.example,127.0.0.1,localhost \\u2713\n"
+    assert told == f"::1,a.example,127.0.0.1,localhost uid-{os.getuid()} \\u2713\n".encode()
+    environment["ALL_PROXY"] = "carrier-pigeon://loft:7"
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert (told.returncode, told.stderr.count(b"\n")) == (1, 1)
+    assert b"ALL_PROXY" in told.stderr

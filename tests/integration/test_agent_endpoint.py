@@ -79,6 +79,7 @@ NO_FIELD = [
     ("full", 422, {"message": "Unknown parameter: 'top_k'."}, OWN, []),
     ("openai", 400, NO_LIMIT, {"max_tokens"}, ["max_tokens:"]),
     ("openai", 422, {"message": "body.seed: not permitted"}, {"seed"}, ["seed:"]),
+    ("openai", 400, {"message": "no", "param": "temperature"}, {"temperature"}, ["temperature:"]),
     ("openai", 400, {"message": "`temperature` and `top_p`: no"}, {"top_p"}, ["top_p:"]),
 ]
 
@@ -343,6 +344,7 @@ FENCED = "I look.\n```repl\nprint(1)\n```"
         ),
         *((f"I look.\n{fence} py {{a=1}}\nprint(1)\n{fence}", FENCED) for fence in ("~~~", "````")),
         ("I look.\n```repl\nprint(1)```", FENCED),
+        ('```py title="look"\r\nprint(1)\r\n```\r\n', "```repl\nprint(1)\r\n```\n"),
         ("FINAL_VAR(answer).", "FINAL_VAR(answer)"),
         (
             "```\nThe dose was 5 mg.\n```\nFINAL('5 mg')",
@@ -367,6 +369,8 @@ def test_a_server_that_loads_its_model_has_a_minute(server, caplog):
     policy.check()
     assert "loads its model" in caplog.text
     assert (policy.usage.failures, policy.trouble) == (0, "")
+    server.plan = [503] * 11
+    assert policy.act([ask(0, "abc")])[0].finish == "stop"
 
 
 def test_a_long_pause_that_is_asked_for_is_told(server):

@@ -45,6 +45,17 @@ def test_what_is_tracked_is_pushed_once(repository: Path) -> None:
     assert pushed() == 0
 
 
+def test_a_remote_that_is_gone_or_refuses_is_one_message(repository: Path) -> None:
+    place = repository / "remote"
+    place.symlink_to("/proc/version")  # no folder, for root neither
+    with pytest.raises(StageError, match=r"remote 'local' .*dvc remote list"):
+        pushed()
+    with push.dvc_repo() as repo, repo.config.edit("repo") as config:
+        config["remote"] = {"other": {"url": str(place)}}
+    with pytest.raises(StageError, match=r"remote 'local' .*dvc remote list"):
+        pushed()
+
+
 def test_a_changed_output_is_not_pushed(repository: Path) -> None:
     Path("data").write_text("other rows")
     with pytest.raises(StageError, match=r"data\.dvc changed since their last run"):

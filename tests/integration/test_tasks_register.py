@@ -124,6 +124,7 @@ def test_a_version_carries_its_lineage(folder, server_params, first):
     version = versions.get_version("rlm", "1")
     told = version.tags
     assert told["weights_hash"] == versions.weights_hash(Path("models/merged"))
+    assert versions.FILES in told
     rest = json.loads(told["lineage"])
     assert rest["dvc"] == {"data.problems": "abc.dir"}  # only what the weights are made of
     assert rest["params_hash"] == lineage.params_hash(server_params)

@@ -218,6 +218,7 @@ def test_a_data_set_whose_upload_was_cut_is_finished_by_the_next_run(the_hub, mo
 GUESSED = ["deploy.space.private=false", "prepare.synthetic.seed=3"]
 REFUSALS: list[tuple[list[str], dict[str, str], dict[str, list[Any]], type[PipelineError], str]] = [
     (GUESSED, {}, {}, ConfigError, "guess"),
+    ([*GUESSED, f"prepare.synthetic.seed={2**70}"], {}, {}, ConfigError, "guess"),
     (["prepare.source=files"], {}, {}, ConfigError, "deploy.space.problems"),
     ([DATASET], {}, {}, ConfigError, "data/problems"),
     # A data set does not hide the gold of a seed that can be guessed.

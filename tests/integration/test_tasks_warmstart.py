@@ -27,7 +27,7 @@ from tasks.config.params import Params
 from tasks.data.texts import question_key
 from tasks.errors import ConfigError, StageError
 from tasks.registry import trained_questions, versions, warm_start
-from tasks.training import demonstrate
+from tasks.training import demonstrate, problem_data
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -192,10 +192,13 @@ def test_what_the_bare_model_earned_decides_if_it_is_taught(passed, taught, para
     paths.ZERO_SHOT.write_text(json.dumps({"passed": passed}))
     monkeypatch.setattr(demonstrate, "write_base", lambda *_: made.append("sft"))
     monkeypatch.setattr(warm_start, "write_source", lambda _, run, folder: folder.mkdir())
-    auto = changed(params, model={"source": "tiny"}, warmstart={"kind": "auto"})
+    kind = {"kind": "auto", "sft": {"problems": 3}}
+    auto = changed(params, model={"source": "tiny"}, warmstart=kind)
     recorded(warmstart, auto)
     assert made == taught
     assert paths.BASE.is_dir() == passed
+    problems = problem_data.read_problems(paths.TRAIN, ["easy"])
+    assert (problem_data.unseen(problems, auto) == problems) == passed
 
 
 def test_the_model_of_demonstrations_is_played_bare_and_leaves_no_files(params, monkeypatch):

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from env import prompts
 from env.server.tree.turn import parse
 
 
@@ -41,6 +42,8 @@ def test_one_closed_block_is_well_formed(text: str, code: str) -> None:
 def test_anything_but_one_closed_block_is_malformed(text: str, opened: int) -> None:
     turn = parse(text)
     assert (turn.opened, turn.well_formed) == (opened, False)
+    told = {0: "no repl block", 1: "has no end"}.get(opened, f"{opened} repl blocks")
+    assert told in prompts.blocks_message(opened)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,15 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from typer.main import get_group
 
 from env.variables import CHAIN
+from flows import cli
 from flows.chain import print_kept
 from flows.pipeline import guarded
 from flows.services import processes
 from tasks.errors import StageError
+from tasks.tracking import lineage
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +77,10 @@ def test_an_error_that_the_chain_prints_is_not_printed_twice(recorded, told, cap
     assert capsys.readouterr().err == told
 
 
+def test_help_begins_with_what_one_comes_for() -> None:
+    assert get_group(cli.app).list_commands(mock.Mock())[:2] == ["run", "ask"]
+
+
 def test_a_fault_of_the_code_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         guarded(lambda: divmod(1, 0))
@@ -81,8 +88,12 @@ def test_a_fault_of_the_code_keeps_its_traceback() -> None:
 
 def test_a_start_with_results_of_earlier_runs_is_not_called_clean(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lineage, "commit", lambda: "0a1b-dirty")
     print_kept([], killed=False)
-    assert "Starting clean" in capsys.readouterr().out
+    assert re.search("Code: 0a1b-dirty. Commit it .*\nStarting clean", capsys.readouterr().out)
+    Path("dvc.lock").touch()
+    print_kept([], killed=False)
+    assert "dvc pull" in capsys.readouterr().out
     Path(".dvc/cache/runs").mkdir(parents=True)
     print_kept([], killed=False)
     assert "is reused" in capsys.readouterr().out
