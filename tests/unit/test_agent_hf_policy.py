@@ -128,9 +128,9 @@ def test_released_frames_are_forgotten():
     assert list(policy._frames) == [(1, 0)]
     with pytest.raises(KeyError):
         policy.act([request(0, 1, "more")])
-    assert policy._folding._sums
+    assert policy._folding._forwards
     policy.release([(1, 0)])
-    assert not policy._folding._sums
+    assert not policy._folding._forwards
 
 
 OWN_CODE = {
@@ -181,11 +181,33 @@ def test_an_adapter_is_laid_onto_its_base(tmp_path):
         load_model(tmp_path / "base", adapter=tmp_path / "adapter")
 
 
-@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.6)])
-def test_an_adapter_is_folded_into_the_weights_only_while_it_plays(dtype, error):
-    adapted = with_adapter(tiny().to(dtype))
-    before = {name: value.clone() for name, value in adapted.state_dict().items()}
+def four_bit(dtype: torch.dtype) -> torch.nn.Module:
+    """The tiny model with linear layers of 4 bits that multiply in this format."""
+    from bitsandbytes.nn import Linear4bit
+
+    model = tiny(hidden_size=128, intermediate_size=128, head_dim=32).to(dtype)
+    for module in [one for one in model.modules() if one is not model]:  # lm_head stays
+        for name, child in module.named_children():
+            if type(child) is torch.nn.Linear:
+                sizes = (child.in_features, child.out_features)
+                short = Linear4bit(*sizes, bias=False, compute_dtype=dtype, quant_type="nf4")
+                short.load_state_dict(child.state_dict())
+                setattr(module, name, short.to("cpu"))
+    model.is_loaded_in_4bit = True  # as PEFT knows it
+    return model
+
+
+FORMATS = [(32, torch.float32, 1e-4), (16, torch.bfloat16, 0.6), (16, torch.float16, 0.1)]
+FORMATS += [(4, torch.float32, 1e-4), (4, torch.bfloat16, 2.0)]
+
+
+@pytest.mark.parametrize(("bits", "dtype", "error"), FORMATS)
+def test_an_adapter_is_folded_into_the_weights_only_while_it_plays(bits, dtype, error):
+    adapted = with_adapter(four_bit(dtype) if bits == 4 else tiny().to(dtype))
     ids = torch.arange(40)[None]
+    with torch.no_grad():
+        adapted(input_ids=ids)  # packs weights of 4 bits for a CPU
+    before = {name: value.clone() for name, value in adapted.named_parameters()}
     used = []
     layer = adapted.base_model.model.model.layers[0].mlp.up_proj.lora_A["default"]
     hook = layer.register_forward_hook(lambda *_: used.append(True))
@@ -199,10 +221,11 @@ def test_an_adapter_is_folded_into_the_weights_only_while_it_plays(dtype, error)
         assert used
     hook.remove()
     assert together.dtype == dtype
-    # Without the adapter, logits differ by up to 14.
+    with torch.no_grad(), adapted.disable_adapter():
+        assert float((adapted(input_ids=ids).logits - apart).abs().max()) > 5 * error
     assert together.float().numpy() == pytest.approx(apart.float().numpy(), abs=error)
     assert torch.equal(again, apart)
-    assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in adapted.named_parameters())
 
 
 def test_a_small_update_of_a_bfloat16_model_is_played():
@@ -230,7 +253,7 @@ def test_sums_with_an_adapter_are_made_once_for_its_weights():
     def logits() -> tuple[torch.Tensor, list[int]]:
         with torch.no_grad(), folding.folded():
             found = adapted(input_ids=ids).logits
-        return found, [id(weight) for weight in folding._sums.values()]
+        return found, [id(forward) for forward in folding._forwards.values()]
 
     first, sums = logits()
     assert len(sums) == 14  # the linear layers
@@ -252,18 +275,16 @@ def test_sums_with_an_adapter_are_made_once_for_its_weights():
 
 
 NOT_FOLDED = [
-    ("float16", {}),
-    ("dora", {"use_dora": True}),
-    ("bias", {"lora_bias": True, "target_modules": ["q_proj", "k_proj", "v_proj"]}),
+    {"use_dora": True},
+    {"lora_bias": True, "target_modules": ["q_proj", "k_proj", "v_proj"]},
 ]
 
 
-@pytest.mark.parametrize(("kind", "config"), NOT_FOLDED)
-def test_an_adapter_that_cannot_be_folded_is_not_folded(kind, config):
-    model = tiny().to(torch.float16) if kind == "float16" else tiny("Qwen3")
-    folding = Folding(with_adapter(model, **config))
+@pytest.mark.parametrize("config", NOT_FOLDED, ids=["dora", "bias"])
+def test_an_adapter_that_cannot_be_folded_is_not_folded(config):
+    folding = Folding(with_adapter(tiny("Qwen3"), **config))
     with folding.folded():
-        assert not folding._sums
+        assert not folding._forwards
 
 
 def test_a_cache_with_a_sliding_window_is_refused():
