@@ -12,6 +12,8 @@ TEST = PROBLEMS / "test.parquet"
 PREPARED = Path("data/report.json")
 
 BASE = Path("models/base")
+BARE = Path("models/.bare")
+"""The model before any demonstration, from the stage `zeroshot` until `warmstart` takes it."""
 TRAINED = Path("models/adapter")
 """What training leaves."""
 MERGED = Path("models/merged")

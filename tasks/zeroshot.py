@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +76,14 @@ def play_bare(params: Params, run: StageRun) -> list[Trajectory]:
     if not specs:
         raise StageError(f"{paths.TRAIN} has no problem of difficulty {level!r}")
     torch.set_num_threads(params.threads)
-    with bare_model(params, run) as (model, tokenizer), environment(params) as url:
-        policy = TransformersPolicy(model, tokenizer, generation)
+    policy = TransformersPolicy(*bare_model(params, run), generation)
+    with environment(params) as url:
         sessions = min(params.env.max_sessions, generation.batch_frames)
         return play_shown(f"zero-shot, {level}", policy, url, specs, sessions=sessions)
 
 
-@contextmanager
-def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
-    """Model and tokenizer before any demonstration. Files of theirs exist while the block runs.
+def bare_model(params: Params, run: StageRun) -> tuple[Any, Any]:
+    """Model and tokenizer before any demonstration; the stage `warmstart` gets their files.
 
     Raises:
         ConfigError: the demonstrations do not support a setting.
@@ -96,21 +94,15 @@ def bare_model(params: Params, run: StageRun) -> Iterator[tuple[Any, Any]]:
 
         warmstart.check(params)
         taught = build(warmstart.nano(params), warmstart.lessons(params))
-        yield taught.model.eval(), taught.tokenizer
-        return
+        return taught.model.eval(), taught.tokenizer
     from agent.policies.hf_policy import load_model
     from tasks.training import demonstrate
 
     demonstrate.check(params)
-    folder = paths.BASE.with_name(".bare")
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-    try:
-        warm_start.write_source(params, run, folder)
-        with progress.doing("load the model"):
-            loaded = load_model(folder)
-        yield loaded
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(paths.BARE, ignore_errors=True)  # of another model, or of a run that was killed
+    warm_start.write_source(params, run, paths.BARE)
+    with progress.doing("load the model"):
+        return load_model(paths.BARE)
 
 
 def describe(episodes: Sequence[Trajectory], params: Params) -> dict[str, Any]:

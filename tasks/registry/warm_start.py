@@ -12,8 +12,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks import paths
 from tasks.errors import StageError, as_stage_error
-from tasks.io import replacing
+from tasks.io import read_json, replacing
 from tasks.registry import trained_questions, versions
 from tasks.reporting import progress
 from tasks.tracking import runs
@@ -59,14 +60,23 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
 def write_source(params: Params, run: StageRun, folder: Path) -> str:
     """Write `model.source` and, with `nf4`, its twin into a folder; returns the origin.
 
+    What was written to `paths.BARE` under the same settings is moved instead.
+
     Raises:
         PolicyError: the model cannot be read or adapted, or the disk has no room.
     """
     from agent.models.base_model import prepare_base
 
-    with progress.doing(f"read {params.model.source}"):
-        origin = prepare_base(params.model, folder, targets=params.train.lora.targets).origin
-    _write_provenance(folder, {"from": origin})
+    settings = [params.model.model_dump(mode="json"), params.train.lora.targets]
+    bare = read_json(paths.BARE / PROVENANCE)
+    if folder != paths.BARE and bare.get("settings") == settings:
+        origin = str(bare["from"])
+        paths.BARE.rename(folder)
+    else:
+        with progress.doing(f"read {params.model.source}"):
+            origin = prepare_base(params.model, folder, targets=params.train.lora.targets).origin
+    kept = {"settings": settings} if folder == paths.BARE else {}
+    _write_provenance(folder, {"from": origin, **kept})
     run.set_tags({"base": origin})
     return origin
 

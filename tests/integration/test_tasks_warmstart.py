@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from helpers.changed import changed
 from helpers.problem_files import write_problems
-from helpers.recorder import recorded
+from helpers.recorder import Recorder, recorded
 
 from agent.models import base_model
 from agent.policies.base import TurnRequest
@@ -201,25 +201,26 @@ def test_what_the_bare_model_earned_decides_if_it_is_taught(passed, taught, para
     assert (problem_data.unseen(problems, auto) == problems) == passed
 
 
-def test_the_model_of_demonstrations_is_played_bare_and_leaves_no_files(params, monkeypatch):
-    seen: list[list[Path]] = []
+def test_the_model_of_demonstrations_is_played_bare_and_read_once(params, monkeypatch):
+    made: list[Path] = []
 
-    def write(params: Params, run: object, folder: Path) -> str:
-        folder.mkdir()
-        return "tiny"
+    def prepare(settings: ModelSettings, out: Path, targets: object) -> Any:
+        out.mkdir()
+        made.append(out)
+        return SimpleNamespace(origin="tiny at 1")
 
-    def load(folder: Path) -> tuple[str, str]:
-        seen.append(list(folder.iterdir()))
-        return "model", "tokenizer"
-
-    (paths.BASE.with_name(".bare") / "of a run that was killed").mkdir(parents=True)
-    monkeypatch.setattr(warm_start, "write_source", write)
-    monkeypatch.setattr("agent.policies.hf_policy.load_model", load)
+    (paths.BARE / "of a run that was killed").mkdir(parents=True)
+    monkeypatch.setattr(base_model, "prepare_base", prepare)
+    monkeypatch.setattr("agent.policies.hf_policy.load_model", lambda folder: (folder, None))
     sft = changed(params, model={"source": "tiny"}, warmstart={"kind": "sft"})
     report = played_by(Scripted(lambda seen: "I do not know."), monkeypatch, sft)
     assert (report["kind"], report["episodes"]) == ("sft", 10)
-    assert seen == [[]]  # no adapter
-    assert list(paths.BASE.parent.iterdir()) == []
+    other = changed(sft, model={"source": "other"})
+    for wanted, folder in ((other, Path("models/other")), (sft, paths.BASE), (sft, Path("again"))):
+        assert warm_start.write_source(wanted, Recorder(), folder) == "tiny at 1"  # type: ignore[arg-type]
+        assert [path.name for path in folder.iterdir()] == [warm_start.PROVENANCE]
+    assert made == [paths.BARE, Path("models/other"), Path("again")]
+    assert json.loads((paths.BASE / warm_start.PROVENANCE).read_text()) == {"from": "tiny at 1"}
 
 
 @pytest.mark.parametrize("kind", ["none", "champion"])
