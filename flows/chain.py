@@ -145,6 +145,8 @@ class Chain:
             tell(summary.line(self.rows[-1]))
         if name == "prepare":
             self._mlflow.log_inputs(datasets.inputs())
+        if name == "zeroshot" and (verdict := read_json(paths.ZERO_SHOT).get("advice")):
+            notifications.log(f"zeroshot: {verdict}")
         if name == "train":  # so that MLflow compares the curves of chains
             for step, figures in summary.read_curves():
                 self._mlflow.log_metrics(figures, step)

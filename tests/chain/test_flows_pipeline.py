@@ -155,6 +155,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     assert "rlm version 1 (new; challenger)" in watched
     assert re.search("champion: (promoted: better than|kept: against) the base before", watched)
     assert "its figures mean nothing" in watched
+    assert re.search("zeroshot: .* so demonstrations follow .*bare model: ", watched)
     told = Path(".run/flow.log").read_text(encoding="utf-8")
     status = ["git", "status", "--porcelain"]
     changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
