@@ -73,14 +73,13 @@ def report_lines(checked: Checked) -> Iterator[str]:
     for fault in data.left_out:
         yield f"left out: {fault.row}: {fault.reason}; {fault.remedy}"
     quotes = data.quotes
-    lowest = f" (lowest similarity {quotes.lowest_similarity:g})" if quotes.fuzzy else ""
     splits = Counter(problem.split for problem in data.problems)
     dealt = ", ".join(f"{split} {splits[split]}" for split in prepare.SPLITS)
     collections = len({problem.collection_id for problem in data.problems})
     yield f"rows:   {len(data.problems)} good, {data.rejected_rows} rejected"
     yield (
-        f"quotes: {quotes.exact} exact, {quotes.normalised} normalised, {quotes.fuzzy} fuzzy"
-        f"{lowest}, {quotes.offsets} by offsets, {quotes.rejected} rejected"
+        f"quotes: {quotes.exact} exact, {quotes.normalised} normalised, "
+        f"{quotes.offsets} by offsets, {quotes.rejected} rejected"
     )
     yield f"splits: {dealt}; {collections} separate collections"
     yield from checked.stops

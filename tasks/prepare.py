@@ -67,7 +67,7 @@ def run(params: Params, run: StageRun) -> Path:
     run.log_metrics(
         {f"data/{split}_rows": len(rows[split]) for split in SPLITS}
         | {"data/rejected_rows": data.rejected_rows}
-        | {f"data/quotes_{how}": n for how, n in vars(data.quotes).items() if n is not None}
+        | {f"data/quotes_{how}": n for how, n in vars(data.quotes).items()}
     )
     run.log_artifact(paths.PREPARED)
     if data.rejected:

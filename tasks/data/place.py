@@ -1,23 +1,16 @@
 """Drafts become candidates: the quotes are located, and the limits of a problem checked.
 
-A quote is searched for exactly, then in the texts that `texts.normalise` makes, then by fuzzy
-alignment. A fuzzy match consists of whole words and contains all numbers of the quote; of two
-places that are about as similar, neither is accepted. Spans are always slices of the paper, and
-each further occurrence of a gold text is an alternative of its fact.
+A quote is searched for exactly, then in the texts that `texts.normalise` makes. Spans are always
+slices of the paper, and each further occurrence of a gold text is an alternative of its fact.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import textwrap
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
 from typing import NamedTuple
-
-from rapidfuzz import fuzz
 
 from env.chat_tokens import split_chat_tokens, split_span
 from env.problems.schema import Fact, Level, Paper, Problem, Span, tier_of
@@ -36,20 +29,8 @@ from tasks.data.texts import normalise
 
 LEVELS: dict[str, Level] = {"singleton": "easy", "focused": "medium"}
 """Difficulty of a tier, used where a row does not set `difficulty`; the others are hard."""
-MIN_SIMILARITY = 92.0
-"""Least ratio of a quote that occurs nowhere letter by letter: a few letters differ."""
-_REPORTED = MIN_SIMILARITY - 12
-"""Messages name the best similarity of a rejected quote down to this."""
-_MARGIN = 2.0
-"""Two different places are ambiguous if their similarities differ by less."""
 _MOST_PLACES = 50
 """Most places of a text that can be evidence."""
-_SHOWN = 60
-"""Characters of the most similar text in a message."""
-_LONGEST = 2000
-"""Characters of a quote that may differ from its paper; the search takes their cube."""
-_LITERALLY = "quote the document itself, letter by letter"
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class Located(NamedTuple):
@@ -58,7 +39,6 @@ class Located(NamedTuple):
     how: str
     """A field of `Quotes`."""
     spans: list[Span]
-    similarity: float = 100.0
 
 
 def place(draft: Draft, bounds: ProblemBounds, quotes: Quotes) -> Candidate | list[Rejected]:
@@ -183,8 +163,6 @@ def _locate(place: Place, papers: Mapping[str, Paper], least: int, quotes: Quote
         quotes.rejected += 1
         raise
     setattr(quotes, found.how, getattr(quotes, found.how) + 1)
-    similarity = round(found.similarity, 2)
-    quotes.lowest_similarity = min(quotes.lowest_similarity or similarity, similarity)
     return found.spans
 
 
@@ -219,19 +197,16 @@ def locate(quote: str, paper: Paper, papers: Mapping[str, Paper]) -> Located:
         papers: those of the row; if another one contains the quote, the message names it.
 
     Raises:
-        RowFault: it occurs nowhere, at too many places, or at several that differ.
+        RowFault: it occurs nowhere or at too many places.
     """
     if not normalise(quote).text.strip():
         raise RowFault("the quote is empty", "quote the sentence that contains the fact")
     _check_rare(quote.strip(), paper)
     if found := _literal(quote, paper):
         return found
-    try:
-        return _fuzzy(normalise(quote).text.strip(), paper)
-    except RowFault as error:
-        others = (name for name, one in papers.items() if _literal(quote, one))
-        hint = next((f"; it is in {name!r}" for name in others), "")
-        raise RowFault(str(error), error.remedy + hint) from None
+    others = (name for name, one in papers.items() if _literal(quote, one))
+    hint = next((f"; it is in {name!r}" for name in others), "")
+    raise RowFault("the quote is not found", f"quote the document itself, letter by letter{hint}")
 
 
 def _literal(quote: str, paper: Paper) -> Located | None:
@@ -245,84 +220,3 @@ def _literal(quote: str, paper: Paper) -> Located | None:
         if not any(one.start < span.end and span.start < one.end for one in exact)
     ]
     return Located("exact" if exact else "normalised", spans) if spans else None
-
-
-class _Slice(NamedTuple):
-    """Part of a normalised text, and its similarity to the quote."""
-
-    similarity: float
-    start: int
-    end: int
-    text: str
-
-
-def _fuzzy(wanted: str, paper: Paper) -> Located:
-    if len(wanted) > _LONGEST:
-        reason = f"is not found, and only quotes of at most {_LONGEST:,} characters may differ"
-        raise RowFault(f"the quote {reason}", _LITERALLY)
-    normal = normalise(paper.text)
-    text = normal.text
-
-    def span(place: _Slice) -> Span:
-        return _span(paper, *normal.original(place.start, place.end))
-
-    def shown(place: _Slice) -> str:
-        one = span(place)
-        short = textwrap.shorten(one.text, _SHOWN, placeholder="...")
-        return f"{one.paper_id}[{one.start}:{one.end}] ({short!r})"
-
-    best = _nearest(wanted, text, 0, len(text), _REPORTED)
-    if best is None:
-        reason = f"the quote is not found, not even with a similarity of {_REPORTED:g}"
-        raise RowFault(reason, _LITERALLY)
-    near = best.similarity - 2 * _MARGIN
-    before = _nearest(wanted, text, 0, best.start, near)
-    after = _nearest(wanted, text, best.end, len(text), near)
-    places = [place for place in (best, before, after) if place]
-    # Two results may differ only in a number: no similarity makes one of them the other.
-    numbers = Counter(_NUMBER.findall(wanted))
-    same = [place for place in places if numbers <= Counter(_NUMBER.findall(place.text))]
-    best = max(same or places, key=lambda place: place.similarity)
-    if best.similarity < MIN_SIMILARITY or not same:
-        raise RowFault(
-            f"the quote is not found; the best match is {shown(best)} with a similarity of "
-            f"{best.similarity:.1f}"
-            + (f", needed is {MIN_SIMILARITY:g}" if same else ", but its numbers differ"),
-            _LITERALLY,
-        )
-    rivals = [place for place in same if place.similarity > best.similarity - _MARGIN]
-    for rival in rivals:
-        if rival.text != best.text:
-            raise RowFault(
-                f"the quote is ambiguous: {shown(best)} and {shown(rival)} are about as similar",
-                "quote one of them letter by letter",
-            )
-    return Located("fuzzy", [span(place) for place in rivals], best.similarity)
-
-
-def _nearest(wanted: str, text: str, start: int, end: int, least: float) -> _Slice | None:
-    """The slice of whole words within [start, end) that is most similar to the quote."""
-    # rapidfuzz searches the longer text for the shorter one: the quote must be the shorter.
-    if end - start < len(wanted) / 2:
-        return None
-    # The window is as long as the quote. Inserted text pushes as much out of the window at its
-    # end, so that the loss of similarity doubles.
-    cutoff = max(0.0, 2 * least - 100)
-    alignment = fuzz.partial_ratio_alignment(wanted, text[start:end], score_cutoff=cutoff)
-    if alignment is None:
-        return None
-    around = min(128, max(16, len(wanted) // 8))
-
-    def edges(near: int, edge: str) -> list[int]:
-        low, high = max(start, near - around), min(end, near + around)
-        return [match.start() for match in re.compile(edge).finditer(text, low, high + 1)]
-
-    first = edges(start + alignment.dest_start, r"(?<!\w)(?=\S)")
-    last = edges(start + alignment.dest_end, r"(?<=\S)(?!\w)")
-    ranked = (
-        _Slice(fuzz.ratio(wanted, text[i:j]), i, j, text[i:j])
-        for i, j in product(first, last)
-        if i < j
-    )
-    place = max(ranked, key=lambda one: (one.similarity, one.start - one.end), default=None)
-    return place if place is not None and place.similarity >= least else None

@@ -110,11 +110,8 @@ class Quotes:
 
     exact: int = 0
     normalised: int = 0
-    fuzzy: int = 0
     offsets: int = 0
     rejected: int = 0
-    lowest_similarity: float | None = None
-    """Lowest similarity of an accepted quote, 0 to 100; None without one."""
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,12 @@ def test_what_converters_garble_is_found_in_both_directions(pair: tuple[str, str
         assert (located.how, [one.text for one in located.spans]) == ("normalised", [text])
 
 
-def test_a_quote_with_a_slip_is_found_by_whole_words() -> None:
-    text = "We see it. The proposed method clearly beats each other baseline. We go on."
-    located = find("The propsed method clearly beats each other baselne.", text)
-    assert located.how == "fuzzy"
-    assert located.spans[0].text == "The proposed method clearly beats each other baseline."
-    with pytest.raises(RowFault, match="only quotes of at most 2,000 characters may differ"):
-        find("The propsed method. " * 101, text)
+def test_a_quote_that_differs_by_a_letter_is_not_found_and_the_paper_that_has_it_is_named() -> None:
+    wrong = GOLD.replace("42", "43")
+    papers = {"p1": paper(GOLD), "p2": paper(wrong, 2)}
+    with pytest.raises(RowFault, match=r"^the quote is not found$") as caught:
+        locate(wrong, papers["p1"], papers)
+    assert caught.value.remedy.endswith("; it is in 'p2'")
 
 
 PIECES = st.sampled_from(

@@ -91,11 +91,6 @@ def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_p
 
 PAPERS = GOOD[1]["papers"]
 QUOTE = GOOD[1]["evidence"][0]
-TWICE = "".join(
-    f"By now we know for certain that the {which} sample was lost on its way to us. "
-    for which in ("first", "third")
-)
-AMBIGUOUS = "for certain that the sample was lost on its way to us."
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -162,10 +157,8 @@ BROKEN: list[tuple[bytes | dict[str, Any], str, str]] = [
     (about(), "evidence[0]", "neither a quote"),
     (about(quote="x" * 20, start=0, end=20), "evidence[0]", "and also start and end"),
     (about(start=0), "evidence[0]", "only one"),
-    (about(quote="Nobody ever wrote this."), QUOTED, "is not found"),
-    (about(quote="scores 20 points on data set Mirbex. End."), QUOTED, "its numbers differ"),
+    (about(quote="Mirbex scored 00 points on data set Mirbex."), QUOTED, "is not found"),
     (about(quote="Mirbex"), QUOTED, "6 characters"),
-    (inside(TWICE, quote=AMBIGUOUS), QUOTED, "ambiguous"),
     (inside("x" * 990, start=0, end=12), "evidence[0]", "82 places"),
     (about(start=30, end=10), "evidence[0]", "30 is not before end 10"),
     (about(start=0, end=900), "evidence[0]", "900 exceeds"),

@@ -88,7 +88,6 @@ def test_a_users_file_becomes_the_data(place: Path) -> None:
     report = json.loads(Path("data/report.json").read_text())
     assert report["source"] == "files"
     assert (report["rejected"], report["quotes"]["normalised"]) == (1, 5)  # of the rejected, too
-    assert report["quotes"]["lowest_similarity"] == 100
     (fault,) = report["rejected_rows"]
     assert set(fault) == {"row", "field", "reason", "remedy"}
     assert (fault["row"], fault["field"]) == ("mine.jsonl:5", "question")
