@@ -26,7 +26,3 @@ class ProblemError(ValueError):
 
 class SourceError(ValueError):
     """A source of problems cannot be read; the message says what to set or fix."""
-
-
-class SourceUnreachable(SourceError):
-    """The Hub did not answer; a later attempt may succeed."""

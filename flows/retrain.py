@@ -12,22 +12,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 from prefect import State, flow
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
-from env.errors import SourceError, SourceUnreachable
 from flows import notifications
 from flows.chain import tell, through
 from flows.runtime import BusyError, exclusive, settle
 from tasks import config
 from tasks.config.params import Params
-from tasks.data import hub
-from tasks.data.settings import HubSettings
 from tasks.deployment.space_problems import GUESSABLE
-from tasks.errors import ConfigError, StageError
+from tasks.errors import ConfigError
 from tasks.io import read_json, replacing, write_json
 from tasks.registry import champions, trained_questions, versions
 from tasks.tracking import lineage
@@ -44,7 +41,7 @@ class FreshData:
     """The data of one retraining."""
 
     content: str
-    """Description with seed, hash or commit; equal for equal data."""
+    """Description with date or hashes; equal for equal data."""
     overrides: list[str]
     """Settings that select this data."""
 
@@ -112,26 +109,19 @@ def run_date(date: str | None) -> datetime:
 
 
 def fresh_data(params: Params, when: datetime) -> FreshData:
-    """The source's current data: a seed by date, or the content of files or a data set."""
+    """The source's current data: a seed by date, or the content of files."""
     settings = params.prepare
     if settings.source == "synthetic":
         date = int(when.strftime("%Y%m%d"))
         seed = seed_of(date, settings.synthetic.seed)
         return FreshData(f"synthetic data of {date}", [f"prepare.synthetic.seed={seed}"])
     files = settings.files
-    if settings.source == "files":
-        hashes = [
-            f"{place} {content_hash(Path(place))}"
-            for place in (files.path, files.documents, files.headings)
-            if place is not None
-        ]
-        return FreshData(f"files {', '.join(hashes)}", [])
-    if settings.source != "hub":
-        assert_never(settings.source)
-    if Path(settings.hub.name).exists():
-        return FreshData(f"{settings.hub.name} {content_hash(Path(settings.hub.name))}", [])
-    revision = hub_commit(settings.hub)
-    return FreshData(f"{settings.hub.name} at {revision}", [f"prepare.hub.revision='{revision}'"])
+    hashes = [
+        f"{place} {content_hash(Path(place))}"
+        for place in (files.path, files.documents, files.headings)
+        if place is not None
+    ]
+    return FreshData(f"files {', '.join(hashes)}", [])
 
 
 def seed_of(date: int, own: int) -> int:
@@ -149,21 +139,6 @@ def content_hash(path: Path) -> str:
     if path.is_dir():
         return lineage.folder_hash(path)
     return lineage.files_hash([path], path.parent) if path.is_file() else "missing"
-
-
-def hub_commit(settings: HubSettings) -> str:
-    """The commit that the data set's revision names now; a new one is a change for DVC.
-
-    Raises:
-        ConfigError: the data set cannot be read.
-        StageError: the Hub does not answer.
-    """
-    try:
-        return hub.commit(settings)
-    except SourceUnreachable as error:
-        raise StageError(f"retrain: {error}") from None
-    except SourceError as error:
-        raise ConfigError(f"retrain: {error}") from None
 
 
 def champion_to_start_from(params: Params) -> ChampionStart:

@@ -17,16 +17,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
-from env.errors import SourceError, SourceUnreachable
+from env.errors import SourceError
 from env.problems.fields import generate
 from env.problems.schema import CANDIDATES, COLUMNS, Split, to_row
 from env.problems.schema import SPLITS as SPLITS
 from tasks import paths
 from tasks.config import prepared
 from tasks.config.params import Params
-from tasks.data import hub
 from tasks.data.place import place
 from tasks.data.read import read_files
 from tasks.data.rows import Candidate, Draft, Found, ProblemBounds, Quotes, Rejected
@@ -50,7 +49,7 @@ def run(params: Params, run: StageRun) -> Path:
 
     Raises:
         ConfigError: the source cannot be read.
-        StageError: the Hub does not answer, too many rows are rejected, or a split is empty.
+        StageError: too many rows are rejected, or a split is empty.
     """
     data = read_source(params)
     judge(params, data)
@@ -81,25 +80,15 @@ def read_source(params: Params) -> Found:
 
     Raises:
         ConfigError: the source cannot be read.
-        StageError: the Hub does not answer.
     """
     settings = params.prepare
     if settings.source == "synthetic":
         return Found(generate(settings.synthetic))
     bounds = ProblemBounds(**prepared.bounds(params))
-    drafts: Iterable[Draft]
-    left_out: list[Rejected] = []
     try:
         with progress.doing("read", "rows") as work:
-            if settings.source == "hub":
-                drafts = hub.read_data_set(settings.hub)
-            elif settings.source != "files":
-                assert_never(settings.source)
-            else:
-                drafts, left_out = read_files(settings.files, settings.splits, bounds)
+            drafts, left_out = read_files(settings.files, settings.splits, bounds)
             found = find(drafts, settings.splits, bounds, work.reach)
-    except SourceUnreachable as error:
-        raise StageError(str(error)) from None
     except SourceError as error:
         raise ConfigError(str(error)) from None
     return replace(found, left_out=left_out)

@@ -18,7 +18,7 @@ from env.settings import Split as Split
 Tier = Literal["singleton", "focused", "mid_range", "wide_net"]
 Measure = Literal["papers", "sentences"]
 Level = Literal["easy", "medium", "hard"]
-"""Difficulties of the sources `hub` and `files`."""
+"""Difficulties of the source `files`."""
 
 
 class Paper(Settings):

@@ -20,8 +20,6 @@ def derive(params: Params) -> dict[str, str]:
     if params.prepare.source == "files":
         files = params.prepare.files
         problems, documents, titled = files.path, files.documents, files.headings
-    elif params.prepare.source == "hub":
-        problems = params.prepare.hub.name
     return {
         "model": _existing(source if source != NANO else None) or "tasks/warmstart.py",
         "template": _existing(params.model.template) or "tasks/warmstart.py",

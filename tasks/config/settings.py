@@ -17,7 +17,7 @@ from agent.settings import LEAST_PROBLEMS, SftSettings, TemplateArguments
 from env.problems.fields import SyntheticSettings
 from env.problems.schema import Level, Split
 from env.settings import Settings
-from tasks.data.settings import FilesSettings, HubSettings, SplitSettings
+from tasks.data.settings import FilesSettings, SplitSettings
 
 HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 
@@ -25,9 +25,8 @@ HubName = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 class PrepareSettings(Settings):
     """Source of the problems."""
 
-    source: Literal["synthetic", "hub", "files"] = "synthetic"
+    source: Literal["synthetic", "files"] = "synthetic"
     synthetic: SyntheticSettings = SyntheticSettings()
-    hub: HubSettings = HubSettings()
     files: FilesSettings = FilesSettings()
     splits: SplitSettings = SplitSettings()
 

@@ -1,1 +1,1 @@
-"""A user's files or a data set of the Hub as problems: read, aligned, checked and split."""
+"""A user's files as problems: read, aligned, checked and split."""

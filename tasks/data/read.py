@@ -310,7 +310,7 @@ def read_rows(path: Path, documents: Documents | None) -> list[Draft]:
     return drafts
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: bytes) -> Any:
     """Plain values of strict JSON.
 
     Raises:
@@ -318,8 +318,7 @@ def parse_json(text: str | bytes) -> Any:
             nested too deeply.
     """
     try:
-        decoded = text if isinstance(text, str) else text.decode()
-        return json.loads(decoded, parse_constant=_no_constant, object_pairs_hook=_object)
+        return json.loads(text.decode(), parse_constant=_no_constant, object_pairs_hook=_object)
     except UnicodeDecodeError as error:
         what = f"byte {error.start} is not valid UTF-8, it may be UTF-16"
     except json.JSONDecodeError as error:

@@ -1,6 +1,6 @@
 """A row on its way to the data: a draft, then a candidate, then a problem; or its faults.
 
-`read.py` and `hub.py` make drafts, `place.py` makes candidates of them, and `split.py` problems.
+`read.py` makes drafts, `place.py` makes candidates of them, and `split.py` problems.
 """
 
 from __future__ import annotations

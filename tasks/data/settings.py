@@ -1,4 +1,4 @@
-"""Settings of the sources `files` and `hub`: `prepare.files`, `hub` and `splits`.
+"""Settings of the source `files`: `prepare.files` and `splits`.
 
 The generator's settings are in `env/problems/fields.py`, because the server reads them too.
 """
@@ -8,15 +8,6 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from env.settings import Settings
-
-
-class HubSettings(Settings):
-    """Data set of the form of `alphaXiv/multi-paper-synthetic`."""
-
-    name: str = Field(
-        "alphaXiv/multi-paper-synthetic", description="on the Hub, or a local file of that shape"
-    )
-    revision: str | None = Field(None, description="commit or tag on the Hub")
 
 
 class FilesSettings(Settings):
@@ -42,7 +33,7 @@ class FilesSettings(Settings):
 
 
 class SplitSettings(Settings):
-    """Assignment of the collections of the sources `hub` and `files` to splits."""
+    """Assignment of the collections of the source `files` to splits."""
 
     validation: float = Field(0.1, ge=0, lt=1, description="share of the problems")
     test: float = Field(0.2, gt=0, lt=1, description="share of the problems")

@@ -2,20 +2,19 @@
 
 The token comes from `HF_TOKEN` or the stored login. It is sent only to the Hub and is never part
 of a message. `space.py` runs Spaces with this client, and `space_problems.py` puts a data set.
-`tasks/data/hub.py` reads data sets.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from tasks.data.hub import chain, line, passes, tries
 from tasks.errors import ConfigError, PipelineError, StageError
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ T = TypeVar("T")
 TIMEOUT_S = 30.0
 """Seconds of a request."""
 ATTEMPTS = 4
+_WAIT_S = 1.0
+"""Seconds before the second try; they double with each try."""
 _SECRET_CHARS = 8
 _KEPT = (".gitattributes",)
 """File that the Hub itself adds to each repository."""
@@ -78,8 +79,14 @@ class Hub:
             get_session().timeout = TIMEOUT_S
             return call(*arguments, **named)
 
+        tries = Retrying(
+            stop=stop_after_attempt(ATTEMPTS),
+            wait=wait_exponential(multiplier=_WAIT_S),
+            retry=retry_if_exception(_passes),
+            reraise=True,
+        )
         try:
-            return tries(ATTEMPTS)(limited)
+            return tries(limited)
         except PipelineError:
             raise
         # An upload of large files wraps its errors in a RuntimeError.
@@ -201,13 +208,13 @@ class Hub:
 
     def _describe(self, doing: str, error: Exception) -> PipelineError:
         where = f"cannot {doing}: the Hub at {self.endpoint}"
-        said = self.clean(line(error))
-        if passes(error):
+        said = self.clean(" ".join(str(error).split()) or type(error).__name__)
+        if _passes(error):
             return StageError(
                 f"{where} does not answer ({said}). Check the network and "
                 f"https://status.huggingface.co, {_AGAIN}"
             )
-        answers = (getattr(cause, "response", None) for cause in chain(error))
+        answers = (getattr(cause, "response", None) for cause in _chain(error))
         status = next((answer.status_code for answer in answers if answer is not None), None)
         refused = ConfigError if status in _OURS else StageError
         return refused(
@@ -219,6 +226,26 @@ class Hub:
 _AGAIN = "then run again: nothing is half done."
 _OURS = (401, 402, 403, 404)
 """Statuses that only another setting or token can change."""
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether the Hub or the network failed, so that a later try may help."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for cause in _chain(error):
+        if isinstance(cause, httpx.TransportError | ConnectionError):
+            return True
+        if isinstance(cause, HfHubHTTPError):
+            status = cause.response.status_code
+            return status in (408, 429) or status >= 500
+    return False
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and its causes, suppressed contexts included: these reveal outages."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _same(there: RepoSibling, here: Path | bytes) -> bool:

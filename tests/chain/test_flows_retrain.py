@@ -14,7 +14,6 @@ from prefect.states import Completed
 from flows import retrain, runtime
 from tasks import config
 from tasks.config.params import Params
-from tasks.data import hub
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import StageError
 from tasks.registry import champions, versions
@@ -68,15 +67,6 @@ def test_a_watched_folder_is_fresh_when_its_content_changed(here: Path) -> None:
     assert after.content != before.content
     (here / "problems.jsonl").write_text("{}\n{}\n")
     assert retrain.fresh_data(params, NIGHT).content not in (before.content, after.content)
-
-
-def test_a_data_set_is_fresh_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    params = Params.model_validate({"prepare": {"source": "hub", "hub": {"name": "org/papers"}}})
-    monkeypatch.setattr(hub, "commit", lambda settings: "12e45")
-    fresh = retrain.fresh_data(params, NIGHT)
-    assert fresh.content == "org/papers at 12e45"
-    told = config.parse_override(*fresh.overrides)["prepare"]["hub"]["revision"]
-    assert told == "12e45"  # not a number
 
 
 def test_the_champion_is_pinned_by_its_number_and_weights(monkeypatch, here):

@@ -88,8 +88,6 @@ class SpaceHub(ThreadingHTTPServer):
         """Runtimes that are reported before the real one; the last of them for ever."""
         self.scopes = {TOKEN: "write", READ_TOKEN: "read"}
         self.asked: list[str] = []
-        self.shown: list[tuple[str, str | None]] = []
-        """Path and authorization of each request."""
         self.lock = Lock()
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -173,7 +171,6 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         request = f"{self.command} {path}"
         self.server.asked.append(request)
-        self.server.shown.append((path, self.headers.get("Authorization")))
         fault = self._fault(request)
         if isinstance(fault, float):
             time.sleep(fault)

@@ -82,3 +82,13 @@ def test_documents_are_checked_and_broken_ones_are_told(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps({**row, "documents": ["report.md", f"2024/{name}"]}))
         assert any(one.startswith(line) for one in told(path, documents=str(folder)))
+
+
+def test_the_page_prints_a_data_set_of_the_hub_as_good_rows(monkeypatch, capsys) -> None:
+    papers = [{"paperId": "a", "title": "Survey", "text": "In all, 3 samples were lost."}]
+    evidence = [{"paperId": "a", "selections": [{"text": "3 samples were lost"}]}]
+    row = {"question": "How many?", "papers": json.dumps(papers), "evidence": json.dumps(evidence)}
+    monkeypatch.setattr("datasets.load_dataset", lambda name, split: [row])
+    exec(fences(PAGE, "python")[0], {})
+    Path("rows.jsonl").write_text(capsys.readouterr().out)
+    assert "rows:   1 good, 0 rejected" in told(Path("rows.jsonl"))

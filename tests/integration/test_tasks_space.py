@@ -64,7 +64,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("URL", "TOKEN", "OWNER_KEY", "SEED", "DATASET_TOKEN"):
         monkeypatch.delenv(getattr(variables, name), raising=False)
-    monkeypatch.setattr("tasks.data.hub._WAIT_S", 0)
+    monkeypatch.setattr("tasks.deployment.hub_client._WAIT_S", 0)
     # Its store of chunks has another protocol, which the server does not speak.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
 

@@ -94,7 +94,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["rewards.weights.efficiency=0.9"], "sum to 1"),
     (["prepare.synthetic.lexicon=16"], "each with another benchmark; raise lexicon 16"),
     (["train.curriculum.levels=[easy, double]"], "'double' is not in"),
-    (["prepare.source=hub", "train.curriculum.levels=[easy, brutal]"], "'brutal'"),
+    (["prepare.source=files", "train.curriculum.levels=[easy, brutal]"], "'brutal'"),
     (["train.curriculum.target=harder"], "train.curriculum.target must be one of"),
     (["train.processes=3", "train.problems_per_step=2"], "exceeds problems_per_step"),
     ([QWEN], "warmstart.kind"),
@@ -198,7 +198,6 @@ def test_an_edit_does_not_change_the_settings_of_a_running_chain(resolved, monke
 
 
 FILES = ["prepare.source=files", "prepare.files.path=mine.jsonl"]
-HUB = ["prepare.source=hub", "prepare.hub.name=mine.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +210,6 @@ HUB = ["prepare.source=hub", "prepare.hub.name=mine.jsonl"]
         (FILES, "problems", "mine.jsonl"),
         (FILES, "documents", None),
         ([*FILES, "prepare.files.documents=mine"], "documents", "mine"),
-        (HUB, "problems", "mine.jsonl"),
         # Without the file, DVC could only say that something is missing; the stage says what.
         (["prepare.source=files", "prepare.files.path=absent.jsonl"], "problems", None),
     ],

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pandas as pd
 import pytest
 from helpers.changed import changed, write_params
 from helpers.recorder import recorded
 
-from env.errors import SourceUnreachable
 from env.problems.fields import generate
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, from_row
 from flows import stages
@@ -62,7 +60,7 @@ def test_a_failed_run_leaves_the_old_data(place: Path) -> None:
     assert sorted(p.name for p in Path("data").iterdir()) == ["problems", "report.json"]
 
 
-# --- the sources hub and files ---
+# --- the source files ---
 
 
 def own(topic: str, **changes: Any) -> dict[str, Any]:
@@ -121,12 +119,9 @@ def test_headings_hide_no_rejected_questions(place: Path) -> None:
     [
         (lambda: of_files([own("Kalvot"), own("Mirbex")]), StageError, "three are needed"),
         (lambda: check({"prepare": {"source": "files"}}, "test"), ConfigError, "does not exist"),
-        (lambda: check({"prepare": {"source": "hub"}}, "test"), StageError, "cannot be reached"),
     ],
 )
-def test_a_source_that_gives_too_little_is_refused(place, monkeypatch, params, error, word):
-    unreachable = SourceUnreachable("org/x: the Hub cannot be reached")
-    monkeypatch.setattr("tasks.data.hub.load", mock.Mock(side_effect=unreachable))
+def test_a_source_that_gives_too_little_is_refused(place, params, error, word):
     with pytest.raises(error, match=word):
         recorded(prepare, params())
 
@@ -139,7 +134,7 @@ def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
     paths.PREPARED.parent.mkdir()
     paths.PREPARED.write_text(json.dumps(report))
     prepared.require_current(params)
-    for other in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "hub"}}):
+    for other in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "files"}}):
         with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
             prepared.require_current(check(other, "test"))
     write_params(check(other, "test"))
