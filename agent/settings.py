@@ -227,10 +227,9 @@ class TrainSettings(Settings):
     learning_rate: float = Field(4e-3, gt=0, description="after the warm-up; it falls to 0")
     warmup_steps: int = Field(5, ge=0)
     max_step_kl: float = Field(0.01, gt=0, description="nats per token; longer steps are halved")
-    inheritance: Literal["inverse_count", "own", "none"] = Field(
+    inheritance: Literal["inverse_count", "none"] = Field(
         "inverse_count",
-        description="a child's advantage: that of its root, divided, or its own; none: only roots "
-        "are trained",
+        description="a child has the advantage of its root, divided; none: only roots are trained",
     )
     scale_rewards: Literal["batch", "group", "none"] = Field(
         "batch", description="scope of the standard deviation that advantages are divided by"

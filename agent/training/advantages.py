@@ -1,10 +1,10 @@
 """Credit assignment: weights and advantages of the frames of a tree.
 
-Pure numpy. A root's advantage is relative to its group. Each descendant inherits it, or with `own`
-has one of its own, and its weight scales its loss. `batching.py` makes rows of them.
+Pure numpy. A root's advantage is relative to its group. Each descendant inherits it, and its weight
+scales its loss. `batching.py` makes rows of them.
 
 Source: the weighting by 1/k is described in alphaXiv's "Reinforcing Recursive Language Models";
-batch scaling follows DAPO. Departure: `own`.
+batch scaling follows DAPO.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sampled_anything(frame: FrameRecord) -> bool:
 
 
 def frame_weights(trajectory: Trajectory) -> dict[int, float]:
-    """Weight of each frame that inherits, in the loss of its tree.
+    """Weight of each frame in the loss of its tree.
 
     The root has 1, a child w(parent) / k: its parent opened k frames with sampled tokens in all
     its turns, `llm` frames included.
@@ -82,70 +82,12 @@ def relative_advantages(
             advantages.append([0.0] * len(group))
             continue
         mean = float(np.mean([value for value in group if value is not None]))
-        scale = _scale(batch, _deviation(group), settings)
+        scales = {"batch": batch, "group": _deviation(group), "none": 1.0}
+        scale = max(scales[settings.scale_rewards], STD_FLOOR)
         advantages.append([0.0 if v is None else (v - mean) / scale for v in group])
     return advantages
-
-
-def _scale(batch: float, group: float, settings: TrainSettings) -> float:
-    """Divisor of a group's values, of the scope `scale_rewards`."""
-    scales = {"batch": batch, "group": group, "none": 1.0}
-    return max(scales[settings.scale_rewards], STD_FLOOR)
 
 
 def _deviation(values: Iterable[float | None]) -> float:
     sample = [value for value in values if value is not None]
     return float(np.std(sample)) if sample else 0.0
-
-
-def own_advantages(
-    groups: Sequence[Sequence[Trajectory]], settings: TrainSettings
-) -> list[list[dict[int, float]]]:
-    """Advantages of the children's own scores, for `own`.
-
-    The server reports a child's score at the end. It's already a difference, between the answer
-    with the child's reply and the same answer without it or with the opposite one. So it's only
-    divided by a scale, as a deviation from 0. Replies to a root that gave no answer have 0, because
-    they couldn't have changed it.
-
-    Returns:
-        Frame -> advantage for each tree; frames that inherit are absent, as are void trees.
-    """
-    scored = [[_own_scores(tree) for tree in group] for group in groups]
-    values_G = [[value for tree in group for value in tree.values()] for group in scored]
-    everywhere = _size([value for values in values_G for value in values])
-    scales = [_scale(everywhere, _size(values), settings) for values in values_G]
-    return [
-        [
-            _unheard(tree) | {number: value / scale for number, value in scores.items()}
-            for tree, scores in zip(group, scores_G, strict=True)
-        ]
-        for group, scores_G, scale in zip(groups, scored, scales, strict=True)
-    ]
-
-
-def _size(values: Sequence[float]) -> float:
-    """Root of the mean square."""
-    return float(np.sqrt(np.mean(np.square(values)))) if values else 0.0
-
-
-def _own_scores(tree: Trajectory) -> dict[int, float]:
-    """Finite scores of the children of a tree."""
-    scores = tree.frame_scores
-    return {n: scores[n] for n in _children(tree) if n in scores and np.isfinite(scores[n])}
-
-
-def _unheard(tree: Trajectory) -> dict[int, float]:
-    """0 for each child that answered a root which did not."""
-    replies = [number for number in _children(tree) if tree.frames[number].stop_reason == "final"]
-    return {} if tree.answered else dict.fromkeys(replies, 0.0)
-
-
-def _children(tree: Trajectory) -> list[int]:
-    """Children of a tree with a reward that sampled something and ended by themselves."""
-    frames = {} if valid_reward(tree) is None else tree.frames
-    return [
-        number
-        for number, frame in sorted(frames.items())
-        if frame.parent is not None and frame.stop_reason not in CUT and sampled_anything(frame)
-    ]

@@ -9,7 +9,7 @@ The weight multiplies a row's whole token loss. The step's summed loss is divide
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
@@ -24,7 +24,6 @@ from agent.training.advantages import (
     CUT,
     frame_weights,
     has_signal,
-    own_advantages,
     relative_advantages,
     sampled_anything,
     valid_reward,
@@ -104,11 +103,8 @@ def make_rows(groups: Sequence[Sequence[Trajectory]], settings: TrainSettings) -
     # 1. A tree's advantage: its reward relative to its group.
     rewards_G = [[valid_reward(tree) for tree in group] for group in groups]
     advantages = relative_advantages(rewards_G, settings)
-    own = own_advantages(groups, settings) if settings.inheritance == "own" else None
     # 2. A row for each frame of each tree, void trees included.
-    trees = list(chain.from_iterable(groups))
-    scores = list(chain.from_iterable(own)) if own else [{}] * len(trees)
-    parts = zip(trees, chain.from_iterable(advantages), scores, strict=True)
+    parts = zip(chain.from_iterable(groups), chain.from_iterable(advantages), strict=True)
     rows = [row for index, part in enumerate(parts) for row in _tree_rows(index, *part, settings)]
     # 3. The divisor of the loss, from all rows of the step.
     flat = [not has_signal(group, settings) for group in rewards_G]
@@ -180,11 +176,7 @@ def _by_length(rows: Sequence[_Placed], most_tokens: int, ranks: int) -> list[li
 
 
 def _tree_rows(
-    index: int,
-    trajectory: Trajectory,
-    advantage: float,
-    own: Mapping[int, float],
-    settings: TrainSettings,
+    index: int, trajectory: Trajectory, advantage: float, settings: TrainSettings
 ) -> list[LossRow]:
     """Rows of the frames of a tree that sampled anything."""
     void = valid_reward(trajectory) is None
@@ -194,12 +186,12 @@ def _tree_rows(
     for number, frame in sorted(trajectory.frames.items()):
         if not sampled_anything(frame) or (alone and number):
             continue
-        gain = own.get(number, advantage)
+        gain = advantage
         # A child without an answer is never rewarded for the answers of others.
         if frame.parent is not None and frame.stop_reason != "final":
             gain = min(gain, 0.0)
         fate: Fate = "void" if void else "cut" if frame.stop_reason in CUT else "trained"
-        weight = 0.0 if fate != "trained" else 1.0 if number in own else weights[number]
+        weight = weights[number] if fate == "trained" else 0.0
         rows.append(replace(_row(index, frame), weight=weight, advantage=gain, fate=fate))
     return rows
 

@@ -115,7 +115,6 @@ def play_trees(
             group.append(
                 Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
             )
-            group[-1].frame_scores = {1: sample - 1.5}
         groups.append(group)
     note_logprobs(model, [tree for group in groups for tree in group])
     return groups

@@ -36,7 +36,6 @@ NIGHTLY: dict[str, dict[str, Any]] = {
     "one batch": {"micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
     "no scale": {"scale_rewards": "none", "learning_rate": 2e-3},
-    "own": {"inheritance": "own"},
 }
 
 

@@ -34,7 +34,7 @@ TOO_LARGE = 5e-5
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    settings = SETTINGS.model_copy(update={"max_step_kl": 1e-4, "inheritance": "own"})
+    settings = SETTINGS.model_copy(update={"max_step_kl": 1e-4})
     whole_log: list = []
     whole = make_trainer(tmp_path / "whole", settings, log=whole_log)
     whole.resume(None)

@@ -13,7 +13,7 @@ import pytest
 from agent.decoding.prefix_tree import PrefixTree
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import TrainSettings
-from agent.training.advantages import own_advantages, relative_advantages
+from agent.training.advantages import relative_advantages
 from agent.training.batching import LossRow, MicroBatch, make_rows, micro_batches
 from env.models import Finish
 
@@ -246,53 +246,6 @@ def test_a_turn_without_log_probabilities_or_prompt_is_refused(field, word):
     setattr(tree.frames[1].turns[0], field, [])
     with pytest.raises(ValueError, match=word):
         make_rows([[tree]], SETTINGS)
-
-
-OWN = SETTINGS.model_copy(update={"inheritance": "own"})
-
-
-def scored_group() -> list[Trajectory]:
-    """Rewards 0.9 and 0.3, so the roots have +0.3 and -0.3; children with and without a score."""
-    first = deep_tree(0.9)
-    del first.frames[3]
-    first.frame_scores = {1: 0.5, 4: -0.2}
-    second = small_tree(0.3)
-    second.root.stop_reason = "max_turns"
-    second.frames[2] = frame(2, 0, 1, [turn([3], [4])], stop="max_turns")
-    second.frames[3] = frame(3, 0, 1, [turn([3], [4])], stop="budget")
-    second.frames[4] = frame(4, 0, 1, [turn([3], [])])
-    second.frames[5] = frame(5, 0, 1, [turn([3], [4])])
-    second.frame_scores = {1: 0.1, 3: 0.3, 4: 0.3, 2: float("inf")}
-    void = deep_tree(None, void="lost")
-    void.frame_scores = {1: 1.0}
-    return [first, second, void]
-
-
-def test_a_childs_advantage_is_its_own_score():
-    rows = found(make_rows([scored_group()], OWN).rows)
-    assert rows[0, 0].advantage == pytest.approx(0.3)
-    assert rows[0, 1].weight == 1
-    assert rows[0, 1].advantage == pytest.approx(0.5)
-    assert rows[0, 4].advantage == pytest.approx(-0.2)
-    assert rows[0, 2].advantage == pytest.approx(0.3)  # a frame without a score inherits
-    assert rows[0, 2].weight == pytest.approx(1 / 2)
-    assert rows[1, 1].advantage == pytest.approx(0.1)
-    assert rows[1, 2].advantage == pytest.approx(-0.3)
-    assert rows[1, 3].weight == 0  # a budget ended it
-    assert rows[1, 5].advantage == 0  # it replied, the root didn't answer
-
-
-@pytest.mark.parametrize("scale", ["batch", "group", "none"])
-def test_the_scale_of_readers_has_the_scope_of_the_settings(scale):
-    """One reader with 0.4 in a group, and one with almost nothing in another."""
-    groups = [[small_tree(0.9), small_tree(0.1)] for _ in range(2)]
-    for (tree, _), score in zip(groups, (0.4, 0.001), strict=True):
-        tree.frame_scores = {1: score}
-    settings = OWN.model_copy(update={"scale_rewards": scale})
-    ((first, _), (second, _)) = own_advantages(groups, settings)
-    everywhere = np.sqrt((0.4**2 + 0.001**2) / 2)
-    divisors = {"batch": [everywhere] * 2, "group": [0.4, 0.05], "none": [1.0, 1.0]}[scale]
-    assert [first[1], second[1]] == pytest.approx([0.4 / divisors[0], 0.001 / divisors[1]])
 
 
 @pytest.mark.parametrize("trees", [True, False])

@@ -128,44 +128,6 @@ def test_loss_and_gradient_are_those_written_out(tmp_path):
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
 
-def test_the_gradient_of_own_scores_is_the_one_written_out(tmp_path):
-    # The roots' +0.3 and -0.3, and the readers' own scores.
-    advantages = ([0.3, 1.0, -0.2], [-0.3, 0.0, -0.8])
-
-    def rollout(model, step):
-        turn = partial(random_turn, np.random.default_rng(step))
-        trees = [
-            Trajectory(
-                "p",
-                "easy",
-                frames={
-                    0: FrameRecord(0, None, 0, "rlm", [turn([2, 3], 3)], "final"),
-                    1: FrameRecord(1, 0, 1, "llm", [turn([9], 2)], "final"),
-                    2: FrameRecord(2, 0, 1, "llm", [turn([10 + number], 2)], "final"),
-                },
-                reward=(0.9, 0.3)[number],
-                frame_scores=({1: 1.0, 2: -0.2}, {1: 0.0, 2: -0.8})[number],
-            )
-            for number in (0, 1)
-        ]
-        note_logprobs(model, trees)
-        return [trees]
-
-    trainer = make_trainer(tmp_path, rollout, inheritance="own", problems_per_step=1)
-    model = trainer.live_model
-    trainer.training_step(model, [0])
-    found = gradients(model)
-    model.zero_grad()
-    (trees,) = rollout(model, 1)
-    total = torch.zeros(())
-    for tree, of_tree in zip(trees, advantages, strict=True):
-        for advantage, frame in zip(of_tree, tree.frames.values(), strict=True):
-            total = total - advantage * sampled_logps(model, frame.turns).sum()
-    (total / 14).backward()  # tokens
-    for name, gradient in gradients(model).items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
-
-
 def test_rows_without_an_effect_are_left_out(tmp_path):
     trainer = make_trainer(tmp_path, steps=10)
     trainer.training_step(trainer.live_model, [2])  # step 3 compares nothing
