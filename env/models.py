@@ -27,7 +27,7 @@ Finish = Literal["stop", "length", "error"]
 
 WSErrorCode = types.WSErrorCode
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 """Increased by each change that an older client or server would misread; `/metadata` names it."""
 
 BUSY = "the machine was too busy to run a cell"
@@ -142,8 +142,6 @@ class RLMObservation(types.Observation):
     components: dict[str, float] = {}
     metrics: AnswerMetrics | None = None
     counters: Counters = Counters()
-    frame_scores: dict[int, float] = {}
-    """When done: what each child's reply is worth to the answer, -1 to 1 (`rewards.children`)."""
     answer: JSONValue = None
     """When done: value that the root passed to FINAL, never gold."""
     void: str | None = None

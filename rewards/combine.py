@@ -51,8 +51,6 @@ class Score:
     f1: float
     exact_match: bool
     paper_f1: float
-    located: Located
-    """The answer."""
 
 
 def components(facts: EpisodeFacts, located: Located, settings: RewardSettings) -> dict[str, float]:
@@ -96,5 +94,4 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
         f1=agreement.f1,
         exact_match=exact_match(located, facts.evidence),
         paper_f1=paper_f1(retrieved, facts.evidence),
-        located=located,
     )

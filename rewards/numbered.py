@@ -28,8 +28,6 @@ _LONGEST_NO = 40
 """Characters of a reply without any number, such as `none`."""
 _PLACES = 50
 """Places of a passage in a paper that are looked at."""
-_SINGLE = -1
-"""Number of the passage of a reader that says yes or no; texts have no such number."""
 
 Child = tuple[Mapping[str, str], Any]
 """Texts that a child was given, under any keys, and the value that it returned."""
@@ -48,49 +46,36 @@ def shown_and_named(readers: Iterable[Child]) -> tuple[set[str], set[str]]:
         if len(given) != 1:
             continue
         (text,) = given.values()
-        passages, numbers = next(choices(text, answer), ({}, None))
-        if numbers is None:
-            continue
-        shown.update(passages.values())
-        named.update(passages[number] for number in numbers if number in passages)
+        verdict, numbers = replied_verdict(answer), replied_numbers(answer)
+        if verdict is not None:
+            passage = _single(text)
+            shown.add(passage)
+            if verdict:
+                named.add(passage)
+        elif numbers is not None and not _asks(text):  # a passage may begin with a number
+            passages = numbered_passages(text)
+            shown.update(passages.values())
+            named.update(passages[number] for number in numbers if number in passages)
     return shown, named
 
 
-def choices(text: str, answer: Any) -> Iterator[tuple[dict[int, str], set[int] | None]]:
-    """Passages that a reader may have been shown, and its numbers; None if it has chosen nothing.
-
-    A single passage comes first, because its lines may begin with numbers.
-    """
-    verdict = replied_verdict(answer)
-    if verdict is not None or any(_asks(text)):
-        choice = None if verdict is None else {_SINGLE} if verdict else set[int]()
-        for passage in _singles(text):
-            yield {_SINGLE: passage}, choice
-    passages = numbered_passages(text)
-    numbers = replied_numbers(answer) if passages else None
-    if len(passages) == 1 and verdict:
-        yield passages, set(passages)
-    elif len(passages) > 1 or (passages and numbers is not None):
-        yield passages, (numbers or None) if verdict else numbers
-
-
-def _asks(text: str) -> list[bool]:
-    """Whether the first line of a prompt asks for yes or no, and whether the last one does."""
+def _asks(text: str) -> bool:
+    """Whether the first or the last line of a prompt asks for yes or no."""
     lines = text.partition("\n")[0], text.rpartition("\n")[2]
-    return [ASKS in line.lower() for line in lines]
+    return any(ASKS in line.lower() for line in lines)
 
 
-def _singles(text: str) -> list[str]:
-    """Passages that a prompt about a single one may mean: what is beside its question's line.
+def _single(text: str) -> str:
+    """Passage of a prompt about a single one: what is beside its question's line.
 
     If the last line asks what the first one says, too, it's what is between them.
     """
     question, _, rest = text.partition("\n")
-    after, (before, _, asked) = rest or text, text.rpartition("\n")
-    first, last = _asks(text)
-    if last and question in asked and (between := rest.rpartition("\n")[0]):
-        return [between, before, after]
-    return [before or text, after] if last else [after] if first else [after, before or text]
+    before, _, asked = text.rpartition("\n")
+    if ASKS not in asked.lower():
+        return rest or text
+    between = rest.rpartition("\n")[0] if question in asked else ""
+    return between or before or text
 
 
 def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:

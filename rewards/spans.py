@@ -156,12 +156,7 @@ def _searched_chars(items: Iterable[Any], papers: Mapping[str, str], min_chars: 
     )
 
 
-def locate(
-    answer: Any,
-    papers: Mapping[str, str],
-    settings: RewardSettings,
-    searched_chars: int = _SEARCHED_CHARS,
-) -> Located:
+def locate(answer: Any, papers: Mapping[str, str], settings: RewardSettings) -> Located:
     """Locate the characters that an answer retrieves.
 
     Limits keep scoring cheap: an answer that exceeds one retrieves nothing.
@@ -172,8 +167,6 @@ def locate(
         settings: `min_span_chars`. `max_items` limits distinct items; five times as many places
             are allowed. `free_misses` is the number of quotes in no paper that cost nothing,
             longest first. If all were free, an answer could list every possible sentence.
-        searched_chars: limit of characters to search, summed over the quotes; a bare quote is
-            searched in all papers. It is also the limit of quotes times their places.
 
     Returns:
         No pieces if no item occurs in a paper, or if a number is not finite.
@@ -181,11 +174,11 @@ def locate(
     items = distinct_items(answer, papers)
     if items is None or len(items) > settings.max_items:
         return Located({}, 0)
-    if _searched_chars(items, papers, settings.min_span_chars) > searched_chars:
+    if _searched_chars(items, papers, settings.min_span_chars) > _SEARCHED_CHARS:
         return Located({}, 0)
     # Shorter texts contain no span, but each search of one has a cost.
     papers = {key: text for key, text in papers.items() if len(text) >= settings.min_span_chars}
-    left = searched_chars
+    left = _SEARCHED_CHARS
     pieces: dict[str, set[CharInterval]] = {}
     misses: set[str] = set()
     room = _PLACES_PER_ITEM * settings.max_items

@@ -79,13 +79,12 @@ def transcript(trajectory: Trajectory, model: str, mode: Mode) -> dict[str, Any]
         "frames": [
             {
                 **_fields(frame, "frame", "parent", "depth", "kind", "stop_reason"),
-                "score": trajectory.frame_scores.get(number),
                 "turns": [
                     {**_fields(t, "observation", "text", "finish"), "tokens": len(t.sampled_ids)}
                     for t in frame.turns
                 ],
             }
-            for number, frame in sorted(trajectory.frames.items())
+            for _, frame in sorted(trajectory.frames.items())
         ],
     }
 

@@ -203,7 +203,6 @@ class _Rounds:
         if observation.done or observation.void is not None:
             record.components = dict(observation.components)
             record.metrics = observation.metrics
-            record.frame_scores = dict(observation.frame_scores)
             answer = observation.answer
             record.answer = answer if self.whole_answers else kept_answer(answer)
             if observation.void is None and observation.reward is not None:

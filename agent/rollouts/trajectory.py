@@ -59,7 +59,6 @@ class Trajectory:
     components: dict[str, float] = field(default_factory=dict)
     metrics: AnswerMetrics | None = None
     counters: Counters = field(default_factory=Counters)
-    frame_scores: dict[int, float] = field(default_factory=dict)
     answer: JSONValue = None
     """Argument of the root's FINAL, as `kept_answer` returns it unless `play` keeps it whole."""
     void: str | None = None

@@ -50,9 +50,6 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "episode/turns": fmean(t.counters.turns for t in valid),
         "episode/sub_calls": fmean(t.counters.sub_calls for t in valid),
         "episode/frames": fmean(t.counters.frames for t in valid),
-        "episode/scored_children": fmean(
-            len(t.frame_scores) / max(1, len(t.frames) - 1) for t in valid
-        ),
         "episode/depth": fmean(t.counters.max_depth for t in valid),
         "episode/errors": fmean(t.counters.errors for t in valid),
         "episode/tokens": fmean(t.sampled_tokens for t in valid),

@@ -37,7 +37,6 @@ from env.server.service import Service
 from env.server.tree import Tree
 from env.server.tree.frame import held_bytes
 from env.settings import DOCUMENT_CHARS, PROMPT_CHARS, EnvSettings, rules
-from rewards.children import child_scores
 from rewards.rubrics import EpisodeRubric
 
 logger = logging.getLogger(__name__)
@@ -329,19 +328,10 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         reward = self.rubric(None, facts)
         score = self.rubric.score
         assert score is not None
-        frame_scores: dict[int, float] = {}
-        if tree.answered:  # without an answer, no child could have changed it
-            kinds = {"llm": ("final", "truncated"), "rlm": ("final",)}
-            ended = [f for f in tree.children if f.stop_reason in kinds[f.kind]]
-            readers = {f.number: (f.prompt, f.answer) for f in ended if f.kind == "llm"}
-            agents = {f.number: f.answer for f in ended if f.kind == "rlm"}
-            of_root = tree.papers, score.located, facts.evidence
-            frame_scores = child_scores(readers, agents, *of_root, settings)
         return {
             "reward": reward,
             "components": score.components,
             "metrics": AnswerMetrics.model_validate(score, from_attributes=True),
-            "frame_scores": frame_scores,
         }
 
 

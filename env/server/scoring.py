@@ -6,9 +6,8 @@ make each message of other sessions wait for all of them.
 A client without the owner's key reads rounded figures. Exact shares are counts of characters: a few
 replays that halve the answer would find the gold. Two digits do not hide a sentence among a few. An
 answer that earns nothing therefore has metrics of zero. An answer that earns something contains
-little besides gold. Process quality and the scores of children tell how much gold is in what frames
-were shown or returned, which may be any part of the papers. Only an answer with all evidence, and
-nothing else, has them.
+little besides gold. Process quality tells how much gold is in what frames were shown or returned,
+which may be any part of the papers. Only an answer with all evidence, and nothing else, has it.
 """
 
 from __future__ import annotations
@@ -119,20 +118,19 @@ def rounded(scored: Mapping[str, Any], process_weight: float) -> dict[str, Any]:
     """The score of an episode in two digits, without what would tell the place of gold.
 
     Args:
-        scored: `reward`, `components`, `metrics` and `frame_scores` of an observation.
+        scored: `reward`, `components` and `metrics` of an observation.
         process_weight: weight of the process quality in the reward.
     """
     components, reward = dict(scored["components"]), scored["reward"]
-    earns, whole = components["primary_objective"] > 0, components["primary_objective"] >= _WHOLE
-    if not whole:
+    primary = components["primary_objective"]
+    if primary < _WHOLE:
         reward -= process_weight * components["process_quality"]
         components["process_quality"] = 0.0
-    metrics = {**dict(scored["metrics"]), **({} if earns else _NOTHING)}
+    metrics = {**dict(scored["metrics"]), **({} if primary > 0 else _NOTHING)}
     return {
         "reward": round(reward, _DIGITS),
         "components": _two_digits(components),
         "metrics": AnswerMetrics(**_two_digits(metrics)),
-        "frame_scores": _two_digits(scored["frame_scores"]) if whole else {},
     }
 
 

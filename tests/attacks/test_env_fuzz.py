@@ -56,7 +56,7 @@ prepare:
 """
 COLLIDING = ("self", "func")
 """Names of OpenEnv's own parameters, which it cannot pass on."""
-HIDDEN = {"components": {}, "metrics": None, "frame_scores": {}, "answer": None}
+HIDDEN = {"components": {}, "metrics": None, "answer": None}
 
 
 def fuzz(check: Callable[..., None], *inputs: Any, examples: int, **options: Any) -> None:

@@ -60,7 +60,6 @@ def two_children(problem_id: str, turn: int) -> Answer:
         components={"primary_objective": 0.5},
         metrics=AnswerMetrics(precision=1, recall=0.5, f1=2 / 3),
         counters=Counters(turns=4, sub_calls=2, frames=3, max_depth=1),
-        frame_scores={1: 0.5, 2: 0.0},
         answer=["a sentence", {"paper_id": "p1", "text": "another"}],
         problem=card(problem_id, tier="focused"),
     )
@@ -130,7 +129,6 @@ def test_a_record_holds_the_whole_tree():
     assert (episode.reward, episode.components) == (0.75, {"primary_objective": 0.5})
     assert episode.metrics == AnswerMetrics(precision=1, recall=0.5, f1=2 / 3)
     assert episode.counters.sub_calls == 2
-    assert episode.frame_scores == {1: 0.5, 2: 0.0}
     assert episode.answer == ["a sentence", {"paper_id": "p1", "text": "another"}]
     assert episode.void is None
     assert episode.answered

@@ -52,36 +52,10 @@ def test_an_answer_counts_when_the_smallest_episode_is_scored_first(
     monkeypatch.setattr(service.scoring, "turn", lambda size: (sizes.append(size), turn(size))[1])
     for answer in ("[]", "[str(i) * 20 for i in range(1000)]"):
         environment.reset(seed=0)
-        assert environment.step(RLMAction(text=f"```repl\nFINAL({answer})\n```")).done
+        ended = environment.step(RLMAction(text=f"```repl\nFINAL({answer})\n```"))
+        assert ended.done
+        assert environment.rubric.last_score == ended.reward
     assert sizes[1] - sizes[0] > 20 * 1000
-
-
-def played(environment: RLMEnvironment, answer: str) -> dict[int, float]:
-    """Scores of readers that say yes and, cut off, no to the first gold sentence."""
-    observation = environment.reset(seed=0)
-    gold = environment._problem.evidence[0].spans[0]
-    ask = f"Is it? Yes or no?\n{gold.text}"
-    for turns in (
-        [FrameTurn(frame=0, text=f"```repl\nr = llm_query_batched([{ask!r}] * 2)\n```")],
-        [FrameTurn(frame=1, text="yes"), FrameTurn(frame=2, text="no", finish="length")],
-        [FrameTurn(frame=0, text=f"```repl\n{answer.format(gold=gold.text)}\n```")],
-    ):
-        assert not observation.done
-        observation = environment.step(RLMAction(turns=turns))
-    while not observation.done:
-        observation = environment.step(RLMAction(text="no code"))
-    assert environment.rubric.last_score == observation.reward
-    return observation.frame_scores
-
-
-def test_readers_are_scored_by_the_answer_of_the_root(environment: RLMEnvironment) -> None:
-    alone = played(environment, 'FINAL("{gold}")')
-    assert alone[1] == -alone[2] > 0
-    beside = played(environment, 'FINAL(["{gold}", next(iter(context.values()))])')
-    assert 0 < beside[1] < alone[1]
-    assert played(environment, "FINAL([])")[2] < 0
-    # No reply changes an answer that isn't there.
-    assert played(environment, "pass") == {}
 
 
 def test_an_episode_that_cannot_be_scored_is_void_and_its_gold_stays_inside(service, caplog):

@@ -422,7 +422,7 @@ def plays_as_a_stranger(url: str, params: Params, own: Trajectory, key: str) -> 
     for tree in play(careless(), url, opened, sessions=1):
         assert tree.void is None
         assert tree.metrics is not None
-        figures = [tree.reward, *tree.components.values(), *tree.frame_scores.values()]
+        figures = [tree.reward, *tree.components.values()]
         figures += [tree.metrics.precision, tree.metrics.recall, tree.metrics.f1]
         assert figures == [round(value or 0.0, 2) for value in figures]
         assert (tree.reward or 0) > 0

@@ -39,8 +39,7 @@ pytestmark = [
 SHORT = {"steps": 3, "problems_per_step": 2, "group_size": 2, "save_every": 1, "evaluate_every": 0}
 COLUMNS = {
     "reward": "overall primary process format efficiency",
-    "episode": "success_rate timeout_rate void_rate turns sub_calls depth tokens replaced_voids "
-    "scored_children",
+    "episode": "success_rate timeout_rate void_rate turns sub_calls depth tokens replaced_voids",
     "train": "loss grad_norm zero_variance_groups rows rows_cut tokens_per_second resampled_groups "
     "extra_episodes too_hard_groups too_easy_groups",
     "curriculum": "metric level",

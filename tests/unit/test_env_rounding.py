@@ -45,7 +45,6 @@ def played(problem: Problem, answer: Sequence[Line], read: Collection[str] = ())
         "reward": found.total,
         "components": found.components,
         "metrics": AnswerMetrics.model_validate(found, from_attributes=True),
-        "frame_scores": {1: 1 / 3},
     }
 
 
@@ -115,7 +114,6 @@ def numbers(figures: Figures) -> list[float]:
     return [
         figures["reward"],
         *figures["components"].values(),
-        *figures["frame_scores"].values(),
         *(metrics.precision, metrics.recall, metrics.f1, metrics.paper_f1),
     ]
 
@@ -124,21 +122,18 @@ def test_no_number_has_more_than_two_digits() -> None:
     hard = NINE[-1]
     exact = played(hard, [*sorted(gold(hard))[:2], lines(hard)[0]])
     seen = shown(exact)
-    assert seen["frame_scores"] == {}  # of an answer with something else than gold
-    assert numbers(seen) == [round(value, 2) for value in numbers(exact | {"frame_scores": {}})]
-    assert numbers(seen) != numbers(exact | {"frame_scores": {}})
+    assert numbers(seen) == [round(value, 2) for value in numbers(exact)]
+    assert numbers(seen) != numbers(exact)
     assert exact["components"]["primary_objective"] > 0
     whole = played(hard, sorted(gold(hard)), hard.gold_papers)
     assert whole["components"]["process_quality"] == 1.0
     assert numbers(shown(whole)) == [round(value, 2) for value in numbers(whole)]
-    assert shown(whole)["frame_scores"] == {1: 0.33}
 
 
-def test_an_answer_that_earns_nothing_has_no_metrics_and_no_scores_of_children() -> None:
+def test_an_answer_that_earns_nothing_has_no_metrics() -> None:
     problem = NINE[0]
     everything = played(problem, lines(problem))
     assert everything["metrics"].recall == 1.0
     seen = shown(everything)
     assert seen["components"]["primary_objective"] == 0.0
     assert (seen["metrics"].recall, seen["metrics"].paper_f1) == (0.0, 0.0)
-    assert seen["frame_scores"] == {}

@@ -16,9 +16,9 @@ from helpers.episodes import episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.children import child_scores
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
 from rewards.components import by_papers, process_quality
+from rewards.found import papers_found
 from rewards.primary import primary_objective
 from rewards.reading import papers_read
 from rewards.settings import RewardSettings
@@ -251,9 +251,5 @@ def test_any_answer_is_scored_within_bounds(world: World, answer: Any) -> None:
         values += [result.f1, result.paper_f1]
         assert all(isfinite(value) and 0.0 <= value <= 1.0 for value in values)
         assert tuple(result.components) == COMPONENTS
-        located = locate(world.answer, world.papers, world.settings)
-        readers = {1: ("ab yes or no?\nabab", given_to_final)}
-        scores = child_scores(
-            readers, {2: given_to_final}, world.papers, located, world.facts, world.settings
-        )
-        assert all(-1.0 <= score <= 1.0 for score in scores.values())
+        children = [({"c": "1 abab\n2 baba"}, given_to_final)]
+        assert papers_found(world.papers, world.facts, children, 0.95) <= world.papers.keys()
