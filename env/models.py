@@ -131,8 +131,6 @@ class RLMAction(types.Action):
 
     text: str = ""
     turns: list[FrameTurn] = Field([], max_length=MAX_TURNS)
-    seq: int | None = None
-    """Step number chosen by the client: a repeated number gets the same answer, no new turn."""
 
 
 class RLMObservation(types.Observation):

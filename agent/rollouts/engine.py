@@ -39,7 +39,6 @@ class _Episode:
     spec: EpisodeSpec
     trajectory: Trajectory
     started: float
-    seq: int = 0
     ended: list[FrameKey] = field(default_factory=list)
     """Frames whose state the policy can discard."""
     requests: list[TurnRequest] = field(default_factory=list)
@@ -259,9 +258,7 @@ class _Rounds:
         # Send in the order of the requests, not of their replies.
         turns = [episode.turns[request.key[1]] for request in episode.requests]
         episode.turns = {}
-        action = RLMAction(turns=turns, seq=episode.seq)
-        episode.seq += 1
-        episode.waiting = self.sessions.step(episode.slot, action)
+        episode.waiting = self.sessions.step(episode.slot, RLMAction(turns=turns))
 
     def _finish(self, episode: _Episode, void: str | None) -> None:
         record = episode.trajectory

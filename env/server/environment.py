@@ -60,8 +60,6 @@ _ECHOED_CHARS = 100
 _ANSWER_BYTES = 128 << 10
 """Limit of an answer as JSON: those of 256 sessions fit into what clients may leave unread."""
 _ANSWER_VALUES = 10_000
-_REPLAYS = 3
-"""Times that a step is answered again."""
 _CARD = ("problem_id", "collection_id", "difficulty", "split")
 """Fields of a problem's card that come from its row."""
 
@@ -112,9 +110,6 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         """Whether the client of this episode reads exact figures."""
         self._episode_id: str | None = None
         self._steps = 0
-        self._seq: int | None = None
-        self._last: RLMObservation | None = None
-        self._replays = 0
         self._closed = False
 
     # --- OpenEnv's interface
@@ -167,7 +162,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         if self._tree is not None:
             self._tree.close()
         self._reset_rubric()
-        self._steps, self._seq, self._last = 0, None, None
+        self._steps = 0
         self._tree, self._problem, self._card = tree, problem, card
         self._exact = problems is service.problems
         self._episode_id = episode_id or str(uuid.uuid4())
@@ -176,20 +171,12 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
     def step(
         self, action: RLMAction, timeout_s: float | None = None, **kwargs: Any
     ) -> RLMObservation:
-        """Play turns of ready frames; a repeated `seq` gets the same answer, no new turn."""
+        """Play turns of ready frames."""
         tree = self._tree
         if self._closed:
             return RLMObservation(done=True, void=IDLE)
         if tree is None:
             return self._refuse(NOT_RESET, done=True)
-        if action.seq is not None and self._seq is not None:
-            if action.seq == self._seq and self._last is not None:
-                self._replays += 1
-                if self._replays > _REPLAYS:
-                    return self._refuse(f"seq {action.seq} was answered often enough", tree.done)
-                return self._last
-            if action.seq < self._seq:
-                return self._refuse(f"seq {action.seq} is older than {self._seq}")
         if tree.done:
             return self._refuse("the episode has ended: reset first", done=True)
         try:
@@ -204,10 +191,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
             logger.exception("episode %s is void", self._episode_id)
             tree.end_void(INTERNAL)
         self._steps += 1
-        observation = self._observe()
-        if action.seq is not None:
-            self._seq, self._last, self._replays = action.seq, observation, 0
-        return observation
+        return self._observe()
 
     @property
     def state(self) -> RLMState:

@@ -286,9 +286,8 @@ FINISH = mostly(st.just("stop"), st.sampled_from(("length", "error", "whatever")
 FRAME = st.fixed_dictionaries(
     {"frame": st.sampled_from((0, 0, 1, 2, 3, 10**30)), "text": TURN, "finish": FINISH}
 )
-SEQ = mostly(st.just(None), st.sampled_from((0, 1, 1, 2, -1, 10**30, 1.5, "1")))
-ACTION = st.fixed_dictionaries({"text": TURN, "seq": SEQ}) | st.fixed_dictionaries(
-    {"turns": st.lists(FRAME, min_size=1, max_size=3), "seq": SEQ}
+ACTION = st.fixed_dictionaries({"text": TURN}) | st.fixed_dictionaries(
+    {"turns": st.lists(FRAME, min_size=1, max_size=3)}
 )
 NAMES = ("seed", "episode_id", "problem_id", "split", "difficulty", "owner_key", "unknown")
 RESET = mostly(

@@ -28,7 +28,7 @@ def _code(*cells: tuple[int, str]) -> RLMAction:
 # --- episodes
 
 
-def test_components_and_counters_come_with_the_end(session, server_problems):
+def test_components_and_counters_come_with_the_end_and_it_is_final(session, server_problems):
     problem = server_problems.get(server_problems.ids("test", "hard")[2])
     span = problem.evidence[0].spans[0]
     session.reset(0, problem_id=problem.problem_id).result()
@@ -40,6 +40,8 @@ def test_components_and_counters_come_with_the_end(session, server_problems):
     assert set(done.components) == set(COMPONENTS)
     assert done.problem.tier == problem.tier
     assert (done.counters.turns, done.counters.sub_calls, done.counters.frames) == (3, 2, 3)
+    with pytest.raises(RefusedError, match="ended"):
+        session.step(0, RLMAction(text="x")).result()
 
 
 # --- refusals
@@ -82,25 +84,6 @@ def test_wrong_resets_are_refused_in_words_and_leave_the_episode(session, argume
         session.reset(0, **arguments).result()
     after = session.step(0, _code((0, "print(x + 1)"))).result()
     assert after.frames[0].messages[0].content == "42"
-
-
-def test_a_repeated_seq_is_answered_once_and_the_end_is_final(session):
-    session.reset(0, seed=0).result()
-    action = _code((0, "print(7)")).model_copy(update={"seq": 5})
-    first = session.step(0, action).result()
-    assert session.step(0, action).result() == first
-    assert first.counters.turns == 1
-    with pytest.raises(RefusedError, match="older"):
-        session.step(0, action.model_copy(update={"seq": 4})).result()
-    last = RLMAction(text="```repl\nFINAL([])\n```", seq=6)
-    done = session.step(0, last).result()
-    assert done.done
-    for _ in range(3):
-        assert session.step(0, last).result() == done
-    with pytest.raises(RefusedError, match="seq 6 was answered often enough"):
-        session.step(0, last).result()
-    with pytest.raises(RefusedError, match="ended"):
-        session.step(0, RLMAction(text="x")).result()
 
 
 # --- own documents

@@ -20,7 +20,7 @@ TURN = {"frame": 0, "text": "x", "finish": "stop"}
     "message",
     [
         *(step(text="x"), '{"type":"state"}', '{"type":"close"}', json.dumps({"type": "reset"})),
-        step(turns=[TURN] * 512, seq=3, metadata={"a": [1, {"b": None}]}),
+        step(turns=[TURN] * 512, metadata={"a": [1, {"b": None}]}),
         step(text="[{," * 100_000 + '\\"'),  # a text is one value
         json.dumps({"type": "reset", "data": {"seed": 0, "unknown": 1}}),
         json.dumps({"type": "reset", "data": {"papers": {f"p{k}": "x, [y]" for k in range(2000)}}}),

@@ -25,7 +25,7 @@ let socket = null;
 let waiting = null; // resolves with the answer to the message in flight
 const weights = {};
 let mostTurns = null; // of one agent
-let episode = null; // {frames: Map, shown, observation, seq}
+let episode = null; // {frames: Map, shown, observation}
 
 // --- the wire
 
@@ -72,14 +72,13 @@ async function begin() {
   if ($("seed").value) wanted.seed = Number($("seed").value);
   const answer = await ask("reset", wanted);
   if (answer.observation.refused) throw new Error(answer.observation.refused);
-  episode = { frames: new Map(), shown: 0, seq: 0, observation: null };
+  episode = { frames: new Map(), shown: 0, observation: null };
   await take(answer);
 }
 
 async function send(text) {
   const frame = episode.shown;
-  episode.seq += 1;
-  const answer = await ask("step", { turns: [{ frame, text }], seq: episode.seq });
+  const answer = await ask("step", { turns: [{ frame, text }] });
   if (answer.observation.refused) throw new Error(answer.observation.refused);
   episode.frames.get(frame).messages.push({ role: "mine", content: text });
   await take(answer);
