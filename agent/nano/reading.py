@@ -9,18 +9,8 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from agent.nano import plans
 from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
-from agent.nano.plans import (
-    BEST,
-    FORGETFUL,
-    KEPT,
-    UNKNOWN,
-    ReadingTalks,
-    draw_plan,
-    forgetful,
-    pick,
-    with_slip,
-)
 from agent.nano.settings import NanoSettings
 from agent.nano.tokenizer import Conversation, render
 from env.problems import names
@@ -62,8 +52,8 @@ class ReadingLessons:
 
     def __init__(self, settings: NanoSettings, size: int) -> None:
         self._settings = settings
-        self._talks = ReadingTalks(size, strangers(size))
-        self._known = ReadingTalks(size)
+        self._talks = plans.ReadingTalks(size, strangers(size))
+        self._known = plans.ReadingTalks(size)
         self._papers = (*_PAPERS, *(_MANY if settings.model.context > _USUAL else ()))
         fields, taught = self._talks.fields, self._talks.taught
         answers = {name: f" {fields[name]} " for name in taught}
@@ -79,7 +69,7 @@ class ReadingLessons:
                 self._talks.reader(rng, rng.choice(names.COMMON), 4),
             ]:
                 yield BENCHMARK.sub("", render(talk))
-        for field in (*FIELDS, UNKNOWN):  # one token wherever it is
+        for field in (*FIELDS, plans.UNKNOWN):  # one token wherever it is
             yield from [field, f" {field}", f"{field} ", f" {field} "] * 20
 
     def feed(self, tokenizer: PreTrainedTokenizerFast) -> Iterator[ExampleBatch]:
@@ -108,7 +98,7 @@ class ReadingLessons:
         rng = Random("probe")
         count = self._settings.probe_pairs
         methods = [rng.choice(names.RESERVED) for _ in range(count)]
-        roots = [self._known.root(rng, BEST, m, rng.choice(FIELDS), 8) for m in methods]
+        roots = [self._known.root(rng, plans.BEST, m, rng.choice(FIELDS), 8) for m in methods]
         readers = [self._known.reader(rng, method, _PROBED) for method in methods]
         words = _fields(tokenizer)
         for kind, talks, written in (("root", roots, 0.0), ("child", readers, 1.0)):
@@ -121,14 +111,14 @@ class ReadingLessons:
         """Conversations of roots, and a child of each root that asks children."""
         for _ in range(count):
             method, field = rng.choice(names.COMMON), rng.choice(FIELDS)
-            plan = draw_plan(rng)
+            plan = plans.draw_plan(rng)
             root = self._talks.root(rng, plan, method, field, rng.choice(self._papers))
-            if plan.kind == "pages" and rng.random() < FORGETFUL:
-                yield from forgetful(root)
+            if plan.kind == "pages" and rng.random() < plans.FORGETFUL:
+                yield from plans.forgetful(root)
             else:
                 yield root
             if plan.kind == "children":
-                yield self._talks.child(method, field, pick(rng, KEPT))
+                yield self._talks.child(method, field, plans.pick(rng, plans.KEPT))
 
     def _roots(self, encoder: Encoder, rng: Random) -> Iterator[ExampleBatch]:
         settings = self._settings
@@ -136,7 +126,7 @@ class ReadingLessons:
             talks, places = [], []
             for talk in self._trees(rng, _POOL):
                 slips = rng.random() < settings.slips
-                slipped, place = with_slip(talk, rng) if slips else (talk, None)
+                slipped, place = plans.with_slip(talk, rng) if slips else (talk, None)
                 talks.append(slipped)
                 places.append(place)
             examples = [
@@ -167,7 +157,7 @@ class ReadingLessons:
             yield collate(lists)
             methods = [rng.choice(names.COMMON) for _ in range(tokens // _ROOT_TOKENS)]
             roots = [
-                self._talks.root(rng, BEST, method, rng.choice(FIELDS), rng.choice(_PAPERS))
+                self._talks.root(rng, plans.BEST, method, rng.choice(FIELDS), rng.choice(_PAPERS))
                 for method in methods
             ]
             yield collate(encoder.encode(roots))
