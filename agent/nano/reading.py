@@ -20,8 +20,6 @@ from env.problems.lexicon import FIELDS, strangers, untaught
 LENGTHS = (1, 2, 4, 8, 16, 24)
 """Sentences of a reader, from the first lesson to the last."""
 _PAPERS = (4, 8, 16)
-_MANY, _USUAL = (32, 48), 512
-"""Further numbers of papers of a model with more positions than this."""
 MOST_SENTENCES = HITS * max(_PAPERS)
 """Sentences of a demonstration, each with another name."""
 _POOL = 200
@@ -54,7 +52,6 @@ class ReadingLessons:
         self._settings = settings
         self._talks = plans.ReadingTalks(size, strangers(size))
         self._known = plans.ReadingTalks(size)
-        self._papers = (*_PAPERS, *(_MANY if settings.model.context > _USUAL else ()))
         fields, taught = self._talks.fields, self._talks.taught
         answers = {name: f" {fields[name]} " for name in taught}
         self.whole = dict.fromkeys([*fields, *strangers(size)], "") | answers
@@ -112,7 +109,7 @@ class ReadingLessons:
         for _ in range(count):
             method, field = rng.choice(names.COMMON), rng.choice(FIELDS)
             plan = plans.draw_plan(rng)
-            root = self._talks.root(rng, plan, method, field, rng.choice(self._papers))
+            root = self._talks.root(rng, plan, method, field, rng.choice(_PAPERS))
             if plan.kind == "pages" and rng.random() < plans.FORGETFUL:
                 yield from plans.forgetful(root)
             else:
