@@ -35,7 +35,6 @@ LOOPBACK = "127.0.0.1"
 HOST = os.environ.get(variables.SERVICES_HOST) or LOOPBACK
 HERE = LOOPBACK if HOST in ("0.0.0.0", "::") else HOST
 """Address at which this machine reaches its servers."""
-PREFECT = f"http://{HERE}:{PREFECT_PORT}"
 MLFLOW = f"http://{HERE}:{MLFLOW_PORT}"
 POOL = "local"
 DEFAULT_API = "http://127.0.0.1:4200/api"
