@@ -23,12 +23,6 @@ from rewards.settings import reward_metric
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 GREY, INK, FAINT = "#9AA3AD", "#24292F", "#D8DEE4"
 BANDS = ("#F6F8FA", "#E9EEF4", "#DCE4EC", "#CFDAE4")
-TIERS = {
-    "singleton": "1 paper",
-    "focused": "2 papers",
-    "mid_range": "3-4 papers",
-    "wide_net": "5+ papers",
-}
 SMOOTH = 5
 """Steps of the moving average."""
 STYLE: dict[str, Any] = {
@@ -100,7 +94,7 @@ def reward_curve(
 
 
 def before_after(report: Mapping[str, Any]) -> Figure:
-    """Both models on the same held-out problems: overall, and by number of gold papers.
+    """Both models on the same held-out problems.
 
     Args:
         report: the content of reports/evaluation.json.
@@ -114,24 +108,12 @@ def before_after(report: Mapping[str, Any]) -> Figure:
             ("F1\n(greedy)", "f1_greedy"),
         )
     ]
-    tiers = [
-        (
-            f"{label}\nn = {report['before']['tiers'][tier]['n']}",
-            [_estimate(part["tiers"][tier], "f1_greedy") for part in both],
-        )
-        for tier, label in TIERS.items()
-        if all(tier in part["tiers"] for part in both)
-    ]
     with figure_style():
-        panels = 2 if len(tiers) > 1 else 1  # one tier would repeat the mean
-        figure = Figure(figsize=(3 + 4 * panels, 5.2))
-        left, *right = figure.subplots(1, panels, width_ratios=(1, 1.35)[:panels], squeeze=False)[0]
-        _pairs_of_bars(left, whole)
-        left.set(title="All problems", ylabel="Mean over held-out episodes")
-        for axes in right:
-            _pairs_of_bars(axes, tiers)
-            axes.set_title("F1 (greedy) by papers with evidence")
-        handles, labels = left.get_legend_handles_labels()
+        figure = Figure(figsize=(7, 5.2))
+        axes = figure.subplots()
+        _pairs_of_bars(axes, whole)
+        axes.set(title="All problems", ylabel="Mean over held-out episodes")
+        handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2)
         low, high = report["reward"]["ci95"]
         figure.suptitle(
@@ -259,8 +241,7 @@ def _pairs_of_bars(
     for index, (label, colour, hatch) in enumerate(
         (("before GRPO", GREY, "///"), ("after GRPO", BLUE, None))
     ):
-        # Shaped, since there may be no group.
-        mean, low, high = np.reshape([estimates[index] for _, estimates in groups], (-1, 3)).T
+        mean, low, high = np.transpose([estimates[index] for _, estimates in groups])
         bars = axes.bar(
             [place + (index - 0.5) * width for place in range(len(groups))],
             mean,
