@@ -68,7 +68,6 @@ def run(params: Params, run: StageRun) -> Path:
             adapter.
     """
     settings = params.train
-    ranks.require_whole_weights()
     warn_without_gpu(params.model)
     if params.generation.temperature == 0:
         raise ConfigError("generation.temperature is 0 (all episodes are equal). Set 1.0.")

@@ -50,24 +50,6 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals whose handlers torch's launcher replaces."""
 
 
-_SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
-"""Variables with which accelerate deals the weights to the processes."""
-
-
-def require_whole_weights() -> None:
-    """Refuse a training whose weights would be dealt to several processes.
-
-    Raises:
-        RankError: a variable of accelerate says so.
-    """
-    for name in _SHARDING:
-        if os.environ.get(name, "").lower() not in ("", "0", "false"):
-            raise RankError(
-                f"{name} is set, but each process needs all weights (the trust region measures and "
-                "shortens whole steps). Unset it, and set train.processes to use several GPUs."
-            )
-
-
 def index() -> int:
     """Number of this rank, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
