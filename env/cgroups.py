@@ -10,7 +10,6 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path, PurePosixPath
 
 
@@ -25,21 +24,6 @@ def most_processes() -> int | None:
     own = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     user = [] if own == resource.RLIM_INFINITY else [own]
     return min([*user, *_limits("pids", "pids.max", "pids.max")], default=None)
-
-
-def cores() -> float:
-    """CPU cores that this process may use: those of its affinity, or the least quota of a group."""
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    unified = (text.split() for text in _texts("", "cpu.max"))  # "150000 100000", "max 100000"
-    legacy = zip(
-        _texts("cpu", "cpu.cfs_quota_us"), _texts("cpu", "cpu.cfs_period_us"), strict=False
-    )
-    shares = [
-        int(quota) / int(period)
-        for quota, period in chain(unified, legacy)
-        if quota not in ("max", "-1")
-    ]
-    return min([float(own), *shares])
 
 
 def _limits(controller: str, unified: str, legacy: str) -> list[int]:

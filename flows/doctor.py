@@ -202,7 +202,6 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
     return [
         ("system", f"{machine.system} {machine.release}"),
         ("python", ".".join(map(str, machine.python))),
-        ("cores", f"{machine.cores:g}"),
         ("memory", f"{machine.memory_bytes / 2**30:.1f} GB"),
         ("disk", f"{machine.disk_free_bytes / 2**30:.1f} GB free"),
         ("torch", f"{machine.torch}, {build}" if machine.torch else "not installed"),

@@ -1,4 +1,4 @@
-"""Facts about this machine: system, cores, memory, disk, torch, graphics cards, libraries.
+"""Facts about this machine: system, memory, disk, torch, graphics cards, libraries.
 
 It only reads, imports nothing heavy, and works before anything is installed. `flows/doctor.py`
 judges the facts.
@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from env.cgroups import cores, machine_bytes
+from env.cgroups import machine_bytes
 
 QUERY = (
     "nvidia-smi",
@@ -55,7 +55,6 @@ class Machine:
     release: str
     python: tuple[int, int]
     """Version of the interpreter that runs this, which has the libraries below or not."""
-    cores: float
     memory_bytes: int
     disk_free_bytes: int
     """Free bytes where the project is."""
@@ -81,7 +80,6 @@ def inspect() -> Machine:
         system=platform.system(),
         release=platform.release(),
         python=sys.version_info[:2],
-        cores=cores(),
         memory_bytes=machine_bytes(),
         disk_free_bytes=shutil.disk_usage(Path.cwd()).free,
         torch=torch,

@@ -1,4 +1,4 @@
-"""Memory, processes and cores of this process, limited by groups of both versions."""
+"""Memory and processes of this process, limited by groups of both versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from env import cgroups
-from env.cgroups import cores, machine_bytes, most_processes
+from env.cgroups import machine_bytes, most_processes
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_limit_of_a_group_above_counts(files: dict[str, str]) -> None:
     ("group", "place", "user", "expected"),
     [
         ("0::/pod/server", "/sys/fs/cgroup/pod/pids.max", 5000, 1024),
-        ("5:pids:/server", "/sys/fs/cgroup/pids/server/pids.max", resource.RLIM_INFINITY, 1024),
+        ("5:x,pids:/server", "/sys/fs/cgroup/pids/server/pids.max", resource.RLIM_INFINITY, 1024),
         ("0::/", "/sys/fs/cgroup/pids.max", 500, 500),
         ("0::/", "/nowhere", resource.RLIM_INFINITY, None),
     ],
@@ -51,27 +51,3 @@ def test_processes_of_the_user_and_of_each_group_above_are_limited(
     files["/sys/fs/cgroup/pod/server/pids.max"] = "max\n"
     monkeypatch.setattr(cgroups.resource, "getrlimit", lambda _: (user, user))
     assert most_processes() == expected
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ({}, 4.0),
-        ({"/proc/self/cgroup": "0::/a\n", "/sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 4.0),
-        ({"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 1.5),
-        (
-            {
-                "/proc/self/cgroup": "4:cpu,cpuacct:/job\n",
-                "/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "-1\n",
-                "/sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
-                "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "250000\n",
-                "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            2.5,
-        ),
-    ],
-)
-def test_cores_are_those_of_the_affinity_or_the_least_quota(files, monkeypatch, found, expected):
-    files |= found
-    monkeypatch.setattr(cgroups.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
-    assert cores() == expected

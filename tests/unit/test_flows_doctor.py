@@ -17,7 +17,6 @@ LAPTOP = Machine(
     system="Linux",
     release="6.8.0",
     python=(3, 11),
-    cores=2.0,
     memory_bytes=13 * GB,
     disk_free_bytes=80 * GB,
     torch="2.13.0+cpu",
