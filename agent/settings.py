@@ -253,12 +253,6 @@ class TrainSettings(Settings):
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_every: int = Field(5, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
-    evaluate_every: int = Field(
-        10, ge=0, description="steps between held-out evaluations; 0: never"
-    )
-    evaluate_problems: int = Field(
-        12, ge=1, le=10_000, description="validation problems of each level in an evaluation"
-    )
     curriculum: CurriculumSettings = CurriculumSettings()
     report_to: list[str] = Field([], description="loggers of the Trainer: `wandb`, `tensorboard`")
     seed: int = Field(0, ge=0)

@@ -186,15 +186,13 @@ def components() -> tuple[State, str]:
 
 def reward_figure() -> tuple[State, str]:
     """Whether the reward curve has both axes labelled, and the baseline in it."""
-    from tasks import config, plots
+    from tasks import plots
     from tasks.reporting import figures
 
-    params = config.load_resolved()
     train = plots.read_train(paths.TRAIN_ROWS)
     baseline = read_report(paths.BASELINE, "gate")
     zero_shot = read_report(paths.ZERO_SHOT, "zeroshot")
-    levels = params.train.curriculum.levels
-    axes = figures.reward_curve(train, baseline, zero_shot, levels).axes[0]
+    axes = figures.reward_curve(train, baseline, zero_shot).axes[0]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
     legend = axes.get_legend() or axes.figure.legends[0]
     named = [text.get_text() for text in legend.get_texts()]

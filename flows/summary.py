@@ -98,10 +98,10 @@ def read_figures(rows: Sequence[StageRow], url: str) -> ChainFigures:
 
 
 def read_curves() -> list[tuple[int, dict[str, float]]]:
-    """Each training step with its rewards, those of held-out problems included."""
+    """Each training step with its rewards."""
     import pandas as pd
 
-    rows = pd.read_parquet(paths.TRAIN_ROWS).set_index("step").filter(regex="^(reward|eval)/")
+    rows = pd.read_parquet(paths.TRAIN_ROWS).set_index("step").filter(regex="^reward/")
     return [(int(step), row.dropna().to_dict()) for step, row in rows.iterrows()]
 
 

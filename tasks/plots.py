@@ -41,9 +41,8 @@ def run(params: Params, run: StageRun) -> Path:
     evaluation = read_report(paths.EVALUATION, "evaluate")
     require(paths.TRANSCRIPTS, "evaluate")
     transcripts = [json.loads(line) for line in paths.TRANSCRIPTS.read_text("utf-8").splitlines()]
-    levels = params.train.curriculum.levels
     drawn = {
-        "reward_curve": figures.reward_curve(train, baseline, zero_shot, levels),
+        "reward_curve": figures.reward_curve(train, baseline, zero_shot),
         "before_after": figures.before_after(evaluation),
     }
     if (figure := learnt.learnt(train)) is not None:

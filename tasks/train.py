@@ -1,8 +1,7 @@
 """Stage `train`: GRPO on trees of episodes, with the curriculum, from models/base.
 
 Writes models/adapter, reports/train.parquet with a row per step, models/checkpoints, and some
-episodes of every `TABLE_EVERY`-th step in reports/raw_episodes.jsonl. Every `evaluate_every`-th row
-has figures of a few validation problems, which are never trained on. With `train.processes` above
+episodes of every `TABLE_EVERY`-th step in reports/raw_episodes.jsonl. With `train.processes` above
 1, this process has the environment and the MLflow run, and ranks train (`agent/training/ranks.py`,
 `train_rank.py`). A killed run resumes from the newest checkpoint, which has all state. The problems
 of a step depend only on the seed and the step's number. Checkpoints of other code, settings or data
@@ -23,9 +22,7 @@ from typing import Any
 import torch
 
 from agent.demonstrations import moves
-from agent.evaluation.held_out import held_out_metrics
 from agent.models.model_files import require_lora, warn_without_gpu
-from agent.policies.base import Policy
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
@@ -45,7 +42,7 @@ from tasks.reporting.playing import play_shown
 from tasks.tracking import lineage
 from tasks.tracking.runs import StageRun
 from tasks.training.fingerprint import fingerprint
-from tasks.training.problem_data import read_held_out, read_problems, unseen
+from tasks.training.problem_data import read_problems, unseen
 from tasks.training.training_log import TrainingLog
 
 CHECKPOINTS = Path("models/checkpoints")
@@ -72,7 +69,6 @@ def run(params: Params, run: StageRun) -> Path:
     if params.generation.temperature == 0:
         raise ConfigError("generation.temperature is 0 (all episodes are equal). Set 1.0.")
     problems = read_problems(paths.TRAIN, settings.curriculum.levels)
-    read_held_out(problems, settings)  # refuses one that is trained on
     require(paths.BASE, "warmstart")
     require_lora(paths.BASE, settings.lora)
     start = checkpoints.begin(CHECKPOINTS, marks := fingerprint(params, paths.BASE, paths.TRAIN))
@@ -187,9 +183,7 @@ class TrainingCallbacks:
         sft = params.warmstart.sft
         self.moves = sft.moves if sft.plan == "moves" else None
         self.run, self.problems, self.sessions = run, unseen(problems, params), sessions
-        self.held_out = read_held_out(problems, self.settings)
         self.flight = max(1, sessions.count // ranks.count())
-        self.model: Any = None
         self.tokenizer, self.steps, self.marks = tokenizer, steps, marks
         self.curriculum = Curriculum(self.settings.curriculum)
         self.log = TrainingLog(run)
@@ -206,21 +200,20 @@ class TrainingCallbacks:
     def rollout(self, model: Any, step: int) -> list[list[Trajectory]]:
         """Groups of episodes of a step, played with the current weights."""
         self.started = time.monotonic()
-        self.model = model
         policy = TransformersPolicy(model, self.tokenizer, self.generation)
         name = "rollout" if ranks.count() == 1 else "rollout of rank 0"
+
+        def play(dealt: Sequence[EpisodeSpec]) -> list[Trajectory]:
+            return play_shown(name, policy, self.sessions, dealt, sessions=self.flight)
+
         self.drawn = draw_groups(
-            lambda specs: ranks.play_dealt(lambda dealt: self.play(name, policy, dealt), specs),
+            lambda specs: ranks.play_dealt(play, specs),
             step,
             self.curriculum,
             self.problems,
             self.settings,
         )
         return self.drawn.groups
-
-    def play(self, name: str, policy: Policy, specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
-        """Episodes in this rank's part of the sessions; progress is shown under the name."""
-        return play_shown(name, policy, self.sessions, specs, sessions=self.flight)
 
     def on_step(self, step: int, logs: dict[str, float]) -> dict[str, float]:
         """Update the curriculum; rank 0 logs figures, shows progress, and returns the figures."""
@@ -240,8 +233,6 @@ class TrainingCallbacks:
         }
         if metric is not None:
             metrics["curriculum/metric"] = metric
-        if self.held_out and step % self.settings.evaluate_every == 0:
-            metrics |= self.evaluate(step)
         self.log.add_step(step, metrics, level=level, event=events[0].kind if events else "")
         if step % TABLE_EVERY == 0 or step == 1:
             self.log.add_episodes(step, played)
@@ -257,20 +248,6 @@ class TrainingCallbacks:
             )
             self.run.set_tags({f"curriculum_{event.kind}_{step}": f"{event.source}>{event.target}"})
         return metrics
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Figures of the held-out problems, played greedily with the present weights.
-
-        The training stays as it is: nothing reaches the loss, the curriculum or a random number.
-        Other ranks go on, and wait for this one where they next exchange something.
-        """
-        started = time.monotonic()
-        policy = TransformersPolicy(self.model, self.tokenizer, self.generation.greedy)
-        played = self.play("held-out problems", policy, self.held_out)
-        metrics = held_out_metrics(played, self.settings.curriculum.levels)
-        reward = metrics.get("eval/reward", math.nan)
-        progress.say(f"step {step}: held-out reward {reward:.3f}, greedy ({len(played)} episodes)")
-        return metrics | {"eval/step_seconds": time.monotonic() - started}
 
     def save(self) -> dict[str, Any]:
         """Write the reports; returns the state that a checkpoint stores to resume."""

@@ -6,7 +6,6 @@ figure relies on colour alone. `tasks/plots.py` reads the inputs and saves the f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -51,23 +50,17 @@ STYLE: dict[str, Any] = {
 
 
 def reward_curve(
-    train: pd.DataFrame,
-    baseline: Mapping[str, Any],
-    zero_shot: Mapping[str, Any],
-    levels: Sequence[str],
+    train: pd.DataFrame, baseline: Mapping[str, Any], zero_shot: Mapping[str, Any]
 ) -> Figure:
-    """Reward and primary objective of the training episodes, and the held-out reward.
+    """Reward and primary objective of the training episodes.
 
     The baseline is that of the played level: problems of other levels are easier or harder. The
-    bare model has played the easiest level alone. Points are held-out evaluations: on the
-    training's levels together, and on each other level.
+    bare model has played the easiest level alone.
 
     Args:
-        train: one row per step: step, level, reward/overall, reward/primary; where there was a
-            held-out evaluation, its figures too.
+        train: one row per step: step, level, reward/overall, reward/primary.
         baseline: the content of reports/baseline.json.
         zero_shot: the content of reports/zeroshot.json.
-        levels: levels of the training.
     """
     with figure_style():
         figure = Figure(figsize=(9.6, 5.2))
@@ -85,7 +78,6 @@ def reward_curve(
         if zero_shot.get("played"):
             label = f"bare model, {zero_shot['level']}"
             axes.axhline(zero_shot["reward_mean"], color=GREY, linestyle="-.", label=label)
-        _draw_held_out(axes, train, levels)
         _steps_axis(axes, train)
         axes.set(xlabel="Training Step", ylabel="Reward", ylim=(0, 1.06))
         axes.set_title("Reward while the policy trains")
@@ -184,36 +176,6 @@ def _draw_baseline(axes: Axes, train: pd.DataFrame, baseline: Mapping[str, Any])
             fontsize=10,
         )
     axes.plot(x, y, color=INK, linestyle=":", linewidth=2, label="before GRPO")
-
-
-def _draw_held_out(axes: Axes, train: pd.DataFrame, levels: Sequence[str]) -> None:
-    """Draw a point with a 95 % interval for each held-out evaluation; nothing without one."""
-    matches = (re.fullmatch(r"eval/(.+)_reward", column) for column in train.columns)
-    others = [match[1] for match in matches if match and match[1] not in levels]
-    labels = {f"eval/{level}_": f"held-out, {level}" for level in others}
-    if "eval/reward" in train:
-        labels = {"eval/": "held-out reward, greedy", **labels}
-    for index, (part, label) in enumerate(labels.items()):
-        colour, marker = ((GREEN, "o"), (PURPLE, "s"), (INK, "D"))[min(index, 2)]
-        points = train.dropna(subset=f"{part}reward")
-        mean = points[f"{part}reward"]
-        axes.errorbar(
-            # Beside each other, since they are of the same steps; the last one stays in the axes.
-            points["step"] - index * 0.008 * len(train),
-            mean,
-            yerr=[
-                (mean - points[f"{part}reward_ci95_low"]).clip(lower=0),
-                (points[f"{part}reward_ci95_high"] - mean).clip(lower=0),
-            ],
-            label=f"{label} (n = {points[f'{part}episodes'].max():.0f})",
-            color=colour,
-            marker=marker,
-            markersize=5.5,
-            linestyle="--",
-            linewidth=1.2,
-            elinewidth=1.4,
-            capsize=3,
-        )
 
 
 def _voids_note(report: Mapping[str, Any]) -> str:

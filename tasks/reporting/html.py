@@ -20,8 +20,7 @@ from tasks.reporting import cards
 CAPTIONS = {
     "reward_curve": "Mean reward of the training episodes of each step (faint) and its moving "
     "average. Bands name the level of difficulty that was played: a promotion makes problems "
-    "harder, so the curve may drop there. Points are greedy episodes on the same held-out problems "
-    "each time, with 95 % intervals.",
+    "harder, so the curve may drop there.",
     "before_after": "The same held-out problems before and after training, with 95 % bootstrap "
     "intervals by collection of problems.",
     "learnt": "Shares of the roots that took each decision, read from the code that they sampled, "

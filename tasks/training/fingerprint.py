@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 BOOKKEEPING = {
     *("save_every", "keep_checkpoints", "report_to"),
-    *("evaluate_every", "evaluate_problems", "micro_batch_tokens"),
-    "gradient_checkpointing",
+    *("micro_batch_tokens", "gradient_checkpointing"),
 }
 """Settings that may differ from those of a checkpoint."""
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""Problems of the stage `train`: trained on, or held out for evaluations."""
+"""Problems of the stage `train`, and those that demonstrations show."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from agent.evaluation.held_out import choose_held_out
 from agent.rollouts.specs import EpisodeSpec, by_difficulty, read_specs
 from tasks import paths
 from tasks.errors import StageError
 from tasks.io import read_json
 
 if TYPE_CHECKING:
-    from agent.settings import SftSettings, TrainSettings
+    from agent.settings import SftSettings
     from tasks.config.params import Params
 
 
@@ -62,25 +61,3 @@ def unseen(problems: dict[str, list[EpisodeSpec]], params: Params) -> dict[str, 
         if len(others) >= params.train.problems_per_step:
             left[level] = others
     return left
-
-
-def read_held_out(
-    problems: dict[str, list[EpisodeSpec]], settings: TrainSettings
-) -> list[EpisodeSpec]:
-    """Validation problems of the evaluations during training; empty if they are off.
-
-    Raises:
-        SettingsError: the data is missing.
-        StageError: it shares papers with the training problems.
-    """
-    if not settings.evaluate_every:
-        return []
-    specs = read_specs(paths.VALIDATION)
-    trained = {spec.collection_id for of_level in problems.values() for spec in of_level}
-    if shared := sorted(trained & {spec.collection_id for spec in specs}):
-        raise StageError(
-            f"train.evaluate_every: {paths.VALIDATION} and {paths.TRAIN} share "
-            f"{len(shared)} collections (first: {shared[0]}). "
-            "Run the stage prepare again, or set it to 0."
-        )
-    return choose_held_out(specs, settings.evaluate_problems, settings.seed)

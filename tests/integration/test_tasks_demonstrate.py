@@ -173,7 +173,7 @@ def test_unsloth_trains_in_its_own_process_and_its_adapter_is_the_bases(params, 
 
 def test_a_model_of_the_hub_is_quantised_taught_trained_and_merged(params, mlflow_store):
     """Its weights are random and its steps few: what is written counts, and not learning."""
-    few = {"steps": 1, "problems_per_step": 1, "group_size": 2, "evaluate_every": 0}
+    few = {"steps": 1, "problems_per_step": 1, "group_size": 2}
     params = changed(params, model={"quantisation": "nf4"}, train=few, export={"prompts": 2})
     assert recorded(warmstart, params).metrics["warmstart/loss"] > 0
     assert json.loads((paths.BASE / "provenance.json").read_text())["from"] == params.model.source

@@ -25,7 +25,6 @@ from tasks.errors import StageError
 from tasks.reporting import figures, html, learnt
 
 PARAMS = Params()
-LEVELS = PARAMS.train.curriculum.levels
 
 
 OF_LEVELS = {"easy": {"reward_mean": 0.4}, "medium": {"reward_mean": 0.2}}
@@ -145,13 +144,13 @@ def test_a_missing_or_broken_input_is_named_with_the_stage_that_writes_it(folder
 
 
 def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
-    figure = figures.reward_curve(train_table(), BASELINE, BARE, LEVELS)
+    figure = figures.reward_curve(train_table(), BASELINE, BARE)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert {"trained reward", "primary objective", "before GRPO"} <= set(lines)
     assert set(lines["bare model, easy"].get_ydata()) == {BARE["reward_mean"]}
-    none = figures.reward_curve(train_table(), BASELINE, {"played": False}, LEVELS)
+    none = figures.reward_curve(train_table(), BASELINE, {"played": False})
     assert "bare model, easy" not in {line.get_label() for line in none.axes[0].get_lines()}
     assert lines["before GRPO"].get_linestyle() == ":"
     x, y = lines["before GRPO"].get_data()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 from helpers.chain_runs import copy_project
 from helpers.chain_runs import runs as recorded
 from helpers.changed import changed, write_params
@@ -36,7 +35,7 @@ pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
-SHORT = {"steps": 3, "problems_per_step": 2, "group_size": 2, "save_every": 1, "evaluate_every": 0}
+SHORT = {"steps": 3, "problems_per_step": 2, "group_size": 2, "save_every": 1}
 COLUMNS = {
     "reward": "overall primary process format efficiency",
     "episode": "success_rate timeout_rate void_rate turns sub_calls depth tokens replaced_voids",
@@ -62,8 +61,7 @@ def project(tmp_path, monkeypatch, base, server_url, server_problems, mlflow_sto
     """A folder with data and base, and the session's server as its environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLM_ENV_URL", server_url)
-    for split, path in (("train", paths.TRAIN), ("validation", paths.VALIDATION)):
-        write_problems(path, map(server_problems.get, server_problems.ids(split)))
+    write_problems(paths.TRAIN, map(server_problems.get, server_problems.ids("train")))
     (tmp_path / "models").mkdir()
     (tmp_path / paths.BASE).symlink_to(base)
     return tmp_path
@@ -133,26 +131,21 @@ def test_the_stage_writes_adapter_rows_and_episodes_and_again_the_same(
 def test_two_processes_play_and_train_one_run(project, server_params, monkeypatch, warm):
     monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    params = with_train(server_params, steps=2, processes=2, evaluate_every=1, evaluate_problems=1)
+    params = with_train(server_params, steps=2, processes=2)
     assert run_stage(params) == paths.TRAINED
     assert (project / "models/adapter/adapter_model.safetensors").is_file()
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1, 2]
     rows = pd.read_parquet("reports/train.parquet")
     assert list(rows["step"]) == [1, 2]
     assert (rows["episode/void_rate"] == 0).all()
-    assert list(rows["eval/episodes"]) == [3, 3]
     assert rows["train/logprob_mismatch_max"].between(0, 1e-4).all()
     assert {"reward/overall", "train/loss"} <= set(recorded("train")[0].data.metrics)
 
 
-@pytest.fixture
-def rewarded(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Levels of the episodes of each call; rewards depend on the tokens, so that they differ."""
-    calls: list[list[str]] = []
-
-    def play_rewarded(policy, where, specs, **kwargs) -> list[Trajectory]:
-        calls.append([spec.difficulty for spec in specs])
-        played = play(policy, where, specs, **kwargs)
+def test_a_resumed_run_has_the_rows_of_an_uninterrupted_one(project, server_params, monkeypatch):
+    def play_rewarded(*arguments, **named) -> list[Trajectory]:
+        """Rewards depend on the tokens, so that they differ."""
+        played = play(*arguments, **named)
         for tree in played:
             tokens = [
                 i for frame in tree.frames.values() for t in frame.turns for i in t.sampled_ids
@@ -161,59 +154,16 @@ def rewarded(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return played
 
     monkeypatch.setattr("agent.rollouts.engine.play", play_rewarded)
-    return calls
-
-
-def test_held_out_evaluations_change_nothing_of_the_training(project, server_params, rewarded):
-    results = []
-    for every in (0, 1):
-        shutil.rmtree(train.CHECKPOINTS, ignore_errors=True)
-        params = with_train(server_params, steps=2, evaluate_every=every, evaluate_problems=2)
-        run_stage(params)
-        rows = pd.read_parquet("reports/train.parquet")
-        saved = train.CHECKPOINTS / "checkpoint-2"
-        optimizer = torch.load(saved / "optimizer.pt", weights_only=True)["state"]
-        random = torch.load(saved / "rng_state.pth", weights_only=False)["cpu"]
-        weights = (paths.TRAINED / "adapter_model.safetensors").read_bytes()
-        results.append((rows, weights, optimizer, random))
-    (without, *before), (evaluated, *after) = results
-    assert before[0] == after[0]
-    torch.testing.assert_close(before[1:], after[1:], rtol=0, atol=0)
-    assert (without["train/grad_norm"] > 0).all()  # it learnt, so a difference would show
-
-    added = set(evaluated.columns) - set(without.columns)
-    assert added == {name for name in evaluated if name.startswith("eval/")}
-    check_same_rows(evaluated[without.columns], without)
-    assert evaluated["eval/reward"].notna().all()
-    assert list(evaluated["eval/episodes"]) == [6] * 2
-    assert list(evaluated["eval/double_episodes"]) == [2] * 2
-    held_out = ["easy"] * 2 + ["medium"] * 2 + ["hard"] * 2 + ["double"] * 2
-    assert rewarded.count(held_out) == 2
-
-    # Killed after its first checkpoint, it evaluates the second step only, with the same figures.
-    shutil.rmtree(train.CHECKPOINTS / "checkpoint-2")
-    del rewarded[:]
+    params = with_train(server_params, steps=2)
     run_stage(params)
-    assert rewarded.count(held_out) == 1
-    check_same_rows(pd.read_parquet("reports/train.parquet"), evaluated)
-
-
-def check_same_rows(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
-    clocks = [name for name in wanted if name.endswith(("_seconds", "_per_second"))]
-    pd.testing.assert_frame_equal(found.drop(columns=clocks), wanted.drop(columns=clocks))
-
-
-def test_held_out_problems_that_are_trained_on_are_refused(project, server_params, monkeypatch):
-    monkeypatch.setattr(train, "learn", lambda *_: pytest.fail("something was taught"))
-    pd.read_parquet(paths.TRAIN).to_parquet(paths.VALIDATION)
-    params = with_train(server_params, evaluate_every=1)
-    with pytest.raises(
-        StageError, match=r"train\.evaluate_every: .*validation\.parquet and .*share"
-    ):
-        run_stage(params)
-    paths.VALIDATION.unlink()
-    with pytest.raises(StageError, match=r"validation\.parquet is missing"):
-        run_stage(params)
+    whole = pd.read_parquet("reports/train.parquet")
+    assert (whole["train/grad_norm"] > 0).all()  # it learnt, so a difference would show
+    shutil.rmtree(train.CHECKPOINTS / "checkpoint-2")
+    run_stage(params)
+    assert start_of(params).startswith("resuming after step 1 from ")
+    rows = pd.read_parquet("reports/train.parquet")
+    clocks = [name for name in whole if name.endswith(("_seconds", "_per_second"))]
+    pd.testing.assert_frame_equal(rows.drop(columns=clocks), whole.drop(columns=clocks))
 
 
 def test_a_killed_run_resumes_and_says_so(project, server_params, warm):
@@ -259,8 +209,7 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
         return checkpoints.choose(train.CHECKPOINTS, marks_of(of)).reason
 
     assert reason(params).startswith("resuming after step 2")
-    for name in ("save_every", "evaluate_every", "evaluate_problems"):
-        assert reason(with_train(server_params, **{name: 2})).startswith("resuming after step 2")
+    assert reason(with_train(server_params, save_every=2)).startswith("resuming after step 2")
     rewarded = changed(params, rewards={"read_chars": 90})
     assert reason(rewarded) == "settings of rewards changed: starting clean"
     base = paths.BASE.resolve()

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from agent.evaluation import report
-from agent.evaluation.held_out import choose_held_out, held_out_metrics
 from agent.evaluation.report import compare_models, episode_row, summary
 from agent.evaluation.statistics import Bootstrap, choose_problems
-from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import AnswerMetrics, Counters
 
@@ -116,35 +114,6 @@ def test_the_report_holds_the_difference_worked_by_hand() -> None:
     assert found["before"]["difficulties"]["easy"]["f1_greedy"] == pytest.approx(0.3)
     assert found["before"]["tiers"]["focused"]["n"] == 4
     assert found["before"]["latency"]["one_at_a_time"]["p50_s"] == pytest.approx(2.0)
-
-
-# --- held-out problems during training
-
-
-def test_each_level_has_its_problems_and_they_are_the_same_each_time() -> None:
-    specs = [
-        EpisodeSpec(f"{level}-{i}", difficulty=level, collection_id=f"{level}-{i // 3}")
-        for level in ("easy", "hard", "double")
-        for i in range(9)
-    ]
-    chosen = choose_held_out(specs, 4, seed=0)
-    assert [spec.difficulty for spec in chosen] == ["easy"] * 4 + ["hard"] * 4 + ["double"] * 4
-    assert chosen == choose_held_out(specs, 4, seed=0)
-    assert chosen != choose_held_out(specs, 4, seed=1)
-    assert len(choose_held_out(specs[:11], 9, seed=0)) == 11  # too few of a level are all taken
-
-
-def test_figures_are_over_valid_episodes_of_the_training_levels_and_by_level() -> None:
-    scores = {"g1-easy-1": 1.0, "g2-hard-1": 0.0, "g3-double-1": 0.4}
-    played = [episode(problem, reward) for problem, reward in scores.items()]
-    lost = episode("g2-easy-1", 0.0, void="connection: reset")
-    assert held_out_metrics([lost], ["easy", "hard"]) == {"eval/void_rate": 1.0}
-    found = held_out_metrics([*played, lost], ["easy", "hard"])
-    assert found["eval/reward"] == found["eval/f1"] == found["eval/success_rate"] == 0.5
-    assert (found["eval/easy_reward"], found["eval/hard_reward"]) == (1.0, 0.0)
-    assert found["eval/double_reward"] == found["eval/double_f1"] == 0.4
-    assert (found["eval/episodes"], found["eval/void_rate"]) == (2, 0.25)
-    assert found["eval/reward_ci95_low"] <= 0.5 <= found["eval/reward_ci95_high"]
 
 
 # --- voids that a model brings about
