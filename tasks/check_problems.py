@@ -54,7 +54,7 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
     stops = []
     for split in prepare.SPLITS:
         levels = [problem.difficulty for problem in data.problems if problem.split == split]
-        if lack := params.validate_.lack(levels, params.prepare.levels_of(split)):
+        if lack := params.validate_.lack(levels, params.prepare.levels):
             stops.append(f"validate would stop: too few problems in {split}: {lack}")
     return Checked(data, stops)
 

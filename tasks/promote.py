@@ -247,7 +247,7 @@ def pool(params: Params, seed: int) -> Iterator[tuple[Path, list[EpisodeSpec], s
     from tasks.prepare import write_parquet
 
     settings = params.prepare.synthetic
-    level = len(settings.levels_of("test")) * settings.questions_per_collection
+    level = len(settings.levels) * settings.questions_per_collection
     # One spare collection per set.
     collections = 2 * (-(-params.promote.problems // level) + 1)
     counts = dict.fromkeys(settings.collections, 0) | {"test": collections}

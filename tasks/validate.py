@@ -112,9 +112,9 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
         others |= {(leak.kind, leak.first): leak.second, (leak.kind, leak.second): leak.first}
     for row, kind in product(records, get_args(LinkKind)):
         row[f"leaking_{kind}"] = others.get((kind, str(row.get("problem_id"))))
-    rule, named = params.validate_, params.prepare.levels_of
+    rule, named = params.validate_, params.prepare.levels
     levels = {split: files[split].get("difficulty", []) for split in SPLITS}
-    lacks = [(split, rule.lack(some, named(split))) for split, some in levels.items()]
+    lacks = [(split, rule.lack(some, named)) for split, some in levels.items()]
     splits = pd.DataFrame(lacks, columns=["split", "lack"], dtype=object)
     return {"problems": pd.DataFrame(records), "splits": splits}
 

@@ -40,9 +40,6 @@ class LevelSettings(Settings):
     """One difficulty."""
 
     papers: int = Field(ge=2, le=64, description="papers of one collection")
-    splits: list[Split] = Field(
-        list(SPLITS), min_length=1, description="splits that have problems of this level"
-    )
 
     @property
     def gold(self) -> int:
@@ -67,7 +64,6 @@ class SyntheticSettings(Settings):
         "easy": LevelSettings(papers=4),
         "medium": LevelSettings(papers=8),
         "hard": LevelSettings(papers=16),
-        "double": LevelSettings(papers=32, splits=["validation"]),
     }
     lexicon: int = Field(
         512,
@@ -77,10 +73,6 @@ class SyntheticSettings(Settings):
         description="benchmarks that have a field",
     )
     seed: int = Field(0, ge=0)
-
-    def levels_of(self, split: Split) -> list[str]:
-        """Names of the levels that have problems in a split, in the order of the settings."""
-        return [name for name, level in self.levels.items() if split in level.splits]
 
     @model_validator(mode="after")
     def _lexicon_is_large_enough(self) -> SyntheticSettings:
@@ -297,7 +289,7 @@ def generate(settings: SyntheticSettings) -> list[Problem]:
     problems = [
         problem
         for split in SPLITS
-        for difficulty in settings.levels_of(split)
+        for difficulty in settings.levels
         for number in range(settings.collections.get(split, 0))
         for problem in write_collection(settings, split, difficulty, number)
     ]

@@ -46,7 +46,7 @@ class Params(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Params:
-        levels = self.prepare.levels_of("train")
+        levels = self.prepare.levels
         for level in self.train.curriculum.levels:
             if level not in levels:
                 raise ValueError(f"train.curriculum.levels: {level!r} is not in {levels}")

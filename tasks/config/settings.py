@@ -15,7 +15,7 @@ from pydantic import Field
 from agent.nano.settings import NanoSettings
 from agent.settings import LEAST_PROBLEMS, SftSettings, TemplateArguments
 from env.problems.fields import SyntheticSettings
-from env.problems.schema import Level, Split
+from env.problems.schema import Level
 from env.settings import Settings
 from tasks.data.settings import FilesSettings, SplitSettings
 
@@ -36,12 +36,6 @@ class PrepareSettings(Settings):
         if self.source == "synthetic":
             return sorted(self.synthetic.levels)
         return sorted(get_args(Level))
-
-    def levels_of(self, split: Split) -> list[str]:
-        """Difficulties that a split must have, sorted."""
-        if self.source == "synthetic":
-            return sorted(self.synthetic.levels_of(split))
-        return self.levels
 
 
 class ValidateSettings(Settings):

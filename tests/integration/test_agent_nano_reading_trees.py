@@ -77,10 +77,7 @@ def params() -> Params:
 @pytest.fixture(scope="module")
 def problems(params: Params) -> list[Problem]:
     store = ProblemStore.generate(params.prepare.synthetic)
-    return [
-        store.get(store.ids("test", level)[0])
-        for level in params.prepare.synthetic.levels_of("test")
-    ]
+    return [store.get(store.ids("test", level)[0]) for level in params.prepare.synthetic.levels]
 
 
 @pytest.fixture(scope="module")

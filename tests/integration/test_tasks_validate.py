@@ -64,7 +64,7 @@ def test_prepared_data_passes_and_the_page_is_there(prepared, tmp_path, monkeypa
     record = recorded(validate, PARAMS)
     report = json.loads(validate.REPORT.read_text())
     assert report["success"] is True
-    assert report["rows"] == {"train": 72, "validation": 96, "test": 72}
+    assert report["rows"] == {"train": 72, "validation": 72, "test": 72}
     assert len(report["checks"]) == record.metrics["data/checks"] > 8
     assert record.metrics["data/failed_checks"] == 0
     assert (validate.DOCS / "index.html").is_file()

@@ -93,7 +93,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["env.limits.cell_cpu_s=.nan"], "cell_cpu_s"),
     (["rewards.weights.efficiency=0.9"], "sum to 1"),
     (["prepare.synthetic.lexicon=16"], "each with another benchmark; raise lexicon 16"),
-    (["train.curriculum.levels=[easy, double]"], "'double' is not in"),
+    (["train.curriculum.levels=[easy, brutal]"], "'brutal' is not in"),
     (["prepare.source=files", "train.curriculum.levels=[easy, brutal]"], "'brutal'"),
     (["train.curriculum.target=harder"], "train.curriculum.target must be one of"),
     (["train.processes=3", "train.problems_per_step=2"], "exceeds problems_per_step"),
