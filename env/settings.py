@@ -81,10 +81,7 @@ class EnvSettings(Settings):
         None, ge=512, description="MB of server and REPLs; null: the machine's or container's"
     )
     max_sessions: int = Field(
-        256,
-        ge=1,
-        le=1024,
-        description="most episodes at a time; files and memory may allow fewer",
+        256, ge=1, le=1024, description="most episodes at a time; files and memory may allow fewer"
     )
     idle_timeout_s: float = Field(600.0, gt=0, description="an idle session ends as void")
     splits: list[Split] | None = Field(

@@ -59,11 +59,7 @@ def main() -> None:
     problems = [p for p in generate(SyntheticSettings()) if p.split == "train"]
     model, tokenizer = load_model(options.base) if options.base else teach_base()
     settings = TrainSettings(
-        steps=options.steps,
-        problems_per_step=8,
-        group_size=8,
-        learning_rate=5e-3,
-        warmup_steps=0,
+        steps=options.steps, problems_per_step=8, group_size=8, learning_rate=5e-3, warmup_steps=0
     )
     generation = GenerationSettings(temperature=0.6)  # a base taught for a minute is unsure
     train(model, tokenizer, settings, generation, problems)

@@ -24,10 +24,7 @@ _TILE = 12
 
 
 def papers_found(
-    papers: Mapping[str, str],
-    evidence: Evidence,
-    children: Iterable[Child],
-    min_cover: float,
+    papers: Mapping[str, str], evidence: Evidence, children: Iterable[Child], min_cover: float
 ) -> frozenset[str]:
     """Ids of the papers whose evidence a child was given and has returned.
 

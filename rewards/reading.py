@@ -9,10 +9,7 @@ Context = tuple[str, str]
 
 
 def papers_read(
-    papers: Mapping[str, str],
-    texts: Iterable[str],
-    read_chars: int,
-    gold: Collection[str] = (),
+    papers: Mapping[str, str], texts: Iterable[str], read_chars: int, gold: Collection[str] = ()
 ) -> frozenset[str]:
     """Ids of the papers of which a text contains a contiguous stretch.
 

@@ -94,7 +94,7 @@ def check_reading(problems: Sequence[Problem], settings: SyntheticSettings) -> N
         if scores and fmean(scores) > MAX_SEARCH:
             raise StageError(
                 f"a search for method and field reaches F1 {fmean(scores):.2f} at {level}, above "
-                f"{MAX_SEARCH:g}: the papers print the fields. Run the stage prepare again."
+                f"{MAX_SEARCH:g}: the papers print the fields. Run `rlm prepare` again."
             )
 
 

@@ -104,10 +104,7 @@ def run(params: Params, run: StageRun) -> Path:
             raise GateFailed(report["advice"])
         episodes = params.gate.baseline_episodes
         baseline = {level: play_level(level, 0, episodes) for level in curriculum.levels}
-    summary = summarise(baseline) | {
-        "temperature": params.generation.temperature,
-        "seed": SEED,
-    }
+    summary = summarise(baseline) | {"temperature": params.generation.temperature, "seed": SEED}
     run.log_artifact(write_json(paths.BASELINE, summary))
     for level, numbers in summary["levels"].items():
         scores = {"reward": numbers["reward_mean"], **numbers["components"]}

@@ -57,11 +57,11 @@ def run(params: Params, run: StageRun) -> Path:
     name = params.register_.model_name
     challenger = versions.by_alias(name, "challenger")
     if challenger is None:
-        raise StageError(f"{name} has no challenger. Run the stage register first.")
+        raise StageError(f"{name} has no challenger. Run `rlm register` first.")
     if challenger.tags.get(versions.SERVING) != versions.serving(params):
         raise StageError(
             f"{versions.named(challenger)} would serve with other settings than those in force "
-            "(promote.mode, generation). Run the stage register first."
+            "(promote.mode, generation). Run `rlm register` first."
         )
     champion = versions.champion(name)
     if (report := settled(challenger, champion, params)) is None:
@@ -154,8 +154,7 @@ def opponent_weights(champion: ModelVersion | None) -> Path:
         return versions.download(champion)
     if not any(paths.BASE.glob("*.safetensors")):
         raise StageError(
-            f"no champion is registered and no base is in {paths.BASE}. "
-            "Run the stage warmstart first."
+            f"no champion is registered and no base is in {paths.BASE}. Run `rlm warmstart` first."
         )
     return paths.BASE
 
@@ -171,10 +170,7 @@ def decide(
     import torch
 
     torch.set_num_threads(params.threads)
-    models = {
-        "opponent": opponent_weights(champion),
-        "challenger": versions.download(challenger),
-    }
+    models = {"opponent": opponent_weights(champion), "challenger": versions.download(challenger)}
     seed = fresh_seed(challenger)
     bootstrap = Bootstrap(RESAMPLES, seed, params.promote.level)
     outcomes: list[promotion.Outcome] = []

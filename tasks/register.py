@@ -54,7 +54,7 @@ def run(params: Params, run: StageRun) -> Path:
         StageError: the merged model or its evaluation is missing, or the registry fails.
     """
     if not any(paths.MERGED.glob("*.safetensors")):
-        raise StageError(f"{paths.MERGED} has no weights. Run the stage export first.")
+        raise StageError(f"{paths.MERGED} has no weights. Run `rlm export` first.")
     name = params.register_.model_name
     weights = versions.weights_hash(paths.MERGED)
     served = {"weights_hash": weights, versions.SERVING: versions.serving(params)}

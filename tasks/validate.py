@@ -81,7 +81,7 @@ def read_splits(folder: Path) -> dict[str, pd.DataFrame]:
             files[split] = pd.read_parquet(path)
         except (OSError, ValueError) as error:
             raise StageError(
-                f"{path} is not readable as Parquet ({error}). Run the stage prepare again."
+                f"{path} is not readable as Parquet ({error}). Run `rlm prepare` again."
             ) from None
     return files
 

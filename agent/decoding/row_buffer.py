@@ -231,11 +231,7 @@ def _attention(model: Any) -> Iterator[None]:
 
 
 def read(
-    model: Any,
-    buffer: Tensor,
-    tokens: Sequence[tuple[int, int, Sequence[int]]],
-    *,
-    logits: bool,
+    model: Any, buffer: Tensor, tokens: Sequence[tuple[int, int, Sequence[int]]], *, logits: bool
 ) -> Tensor:
     """Read tokens into the buffer, in one forward pass.
 

@@ -182,10 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = SftSettings.model_validate(job["settings"])
     train = TrainSettings.model_validate(job["train"])
     model, _ = load_with_unsloth(
-        Path(job["base"]),
-        train.lora,
-        max_seq_length=job["frame_tokens"],
-        seed=settings.seed,
+        Path(job["base"]), train.lora, max_seq_length=job["frame_tokens"], seed=settings.seed
     )
     # Unsloth changes some tokenizers; this is the one of the rows.
     tokenizer = AutoTokenizer.from_pretrained(job["base"], trust_remote_code=False)

@@ -362,11 +362,7 @@ def _write(
     elif dtype == torch.float32:  # on a CPU, the model is stored in its own 16 bits
         options["dtype"] = torch.bfloat16 if own == torch.bfloat16 else torch.float16
     model: Any = AutoModelForCausalLM.from_pretrained(
-        folder,
-        device_map={"": device},
-        trust_remote_code=False,
-        use_safetensors=True,
-        **options,
+        folder, device_map={"": device}, trust_remote_code=False, use_safetensors=True, **options
     )
     model.save_pretrained(out, max_shard_size=SHARD)
     tokenizer.save_pretrained(out)

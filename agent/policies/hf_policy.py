@@ -29,10 +29,7 @@ from agent.settings import GenerationSettings
 
 
 def load_model(
-    path: str | Path,
-    *,
-    adapter: str | Path | None = None,
-    dtype: Any = None,
+    path: str | Path, *, adapter: str | Path | None = None, dtype: Any = None
 ) -> tuple[Any, Any]:
     """Load a model, in 16 bit, float32 or NF4, and its tokenizer for inference.
 

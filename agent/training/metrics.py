@@ -18,11 +18,7 @@ if TYPE_CHECKING:  # it imports the client, which takes seconds
     from agent.training.batching import Rows
     from agent.training.groups import Drawn
 
-TRL = {
-    "loss": "train/loss",
-    "learning_rate": "train/learning_rate",
-    "grad_norm": "train/grad_norm",
-}
+TRL = {"loss": "train/loss", "learning_rate": "train/learning_rate", "grad_norm": "train/grad_norm"}
 """Our names by TRL's; figures that `trainer.py` adds have our names from the start."""
 
 

@@ -43,11 +43,7 @@ def fused(device: torch.device) -> bool:
 
 
 def sampled_logprobs(
-    model: Any,
-    ids_B_T: Tensor,
-    attention_B_T: Tensor,
-    sampled_B_C: Tensor,
-    temperature: float,
+    model: Any, ids_B_T: Tensor, attention_B_T: Tensor, sampled_B_C: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the last C columns, [B, C]; 0 where nothing was sampled.
 

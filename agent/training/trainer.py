@@ -46,12 +46,7 @@ from agent.errors import RolloutError
 from agent.models.model_files import gradient_fits
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import TrainSettings
-from agent.training import (
-    logprob_check,
-    ranks,
-    token_logprobs,
-    trained_weights,
-)
+from agent.training import logprob_check, ranks, token_logprobs, trained_weights
 from agent.training.batching import Rows, make_rows, micro_batches
 from agent.training.loss_scale import first_scale, needs_scale, scaled_backward
 from agent.training.metrics import rollout_metrics

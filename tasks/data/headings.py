@@ -107,11 +107,7 @@ def _heading(line: str, below: str) -> str | None:
 
 
 def drafts(
-    documents: Documents,
-    splits: SplitSettings,
-    bounds: ProblemBounds,
-    test: bool,
-    quoted: Set[str],
+    documents: Documents, splits: SplitSettings, bounds: ProblemBounds, test: bool, quoted: Set[str]
 ) -> list[Draft]:
     """A problem for each heading; its documents are all in the same split.
 

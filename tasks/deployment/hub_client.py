@@ -160,11 +160,7 @@ class Hub:
         message = "Deploy the environment" if kind == "space" else "Put the problems"
         # One commit on the compared head: `upload_folder` may make several.
         done = self.api.create_commit(
-            repo,
-            operations,
-            commit_message=message,
-            repo_type=kind,
-            parent_commit=head,
+            repo, operations, commit_message=message, repo_type=kind, parent_commit=head
         )
         return str(done.oid)
 

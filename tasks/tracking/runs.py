@@ -376,11 +376,7 @@ def _reads(stage: str, setting: str) -> bool:
 
 
 @contextmanager
-def stage_run(
-    name: str,
-    params: Params,
-    title: str | None = None,
-) -> Iterator[StageRun]:
+def stage_run(name: str, params: Params, title: str | None = None) -> Iterator[StageRun]:
     """MLflow run of one stage, a child of the run that `RLM_PARENT_RUN_ID` names.
 
     An exception ends it as FAILED with the message in the tag `error`, an interrupt as KILLED. The

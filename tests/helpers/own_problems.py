@@ -14,9 +14,7 @@ SPLITS = SplitSettings()
 
 
 def read_own(
-    bounds: ProblemBounds = BOUNDS,
-    splits: SplitSettings = SPLITS,
-    **files: object,
+    bounds: ProblemBounds = BOUNDS, splits: SplitSettings = SPLITS, **files: object
 ) -> Found:
     """Problems of `prepare.files`, whose values may be paths."""
     texts = {name: None if value is None else str(value) for name, value in files.items()}

@@ -160,12 +160,7 @@ def sources(facts: Facts) -> set[frozenset[str]]:
 
 
 def process_quality(
-    papers: Papers,
-    facts: Facts,
-    read: set[str],
-    turns: int,
-    errors: int,
-    gate: float,
+    papers: Papers, facts: Facts, read: set[str], turns: int, errors: int, gate: float
 ) -> float:
     if turns < 1:
         return 0.0

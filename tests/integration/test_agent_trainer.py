@@ -84,8 +84,7 @@ def test_the_logprob_check_catches_an_adapter_lost_after_the_first_step(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("found", "limit"),
-    [((0.06, 0.1), "mean"), ((0.01, 0.6), "p99"), ((0.04, 0.4), None)],
+    ("found", "limit"), [((0.06, 0.1), "mean"), ((0.01, 0.6), "p99"), ((0.04, 0.4), None)]
 )
 def test_rounded_weights_have_limits_of_their_own(found, limit):
     mismatch = Mismatch(tokens=9, mean=found[0], p99=found[1], max=3.0)

@@ -46,6 +46,6 @@ def test_a_damaged_report_leaves_only_its_point_open(repository, monkeypatch):
     done = CliRunner().invoke(cli.app, ["checklist"])
     assert done.exit_code == 1, done.exception
     told = " ".join(done.stdout.replace("│", " ").split())
-    assert "reports/evaluation.json is damaged. Run the stage evaluate again." in told
+    assert "reports/evaluation.json is damaged. Run `rlm evaluate` again." in told
     assert "params.yaml does not exist" in told
-    assert "reports/deployment.json is missing. Run the stage deploy first." in told
+    assert "reports/deployment.json is missing. Run `rlm deploy` first." in told

@@ -134,11 +134,11 @@ def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
 
 def test_a_missing_or_broken_input_is_named_with_the_stage_that_writes_it(folder: Path) -> None:
     (folder / "reports/train.parquet").rename(folder / "aside")
-    with pytest.raises(StageError, match=r"^reports/train.parquet is missing\. Run the stage"):
+    with pytest.raises(StageError, match=r"^reports/train.parquet is missing\. Run `rlm"):
         recorded(plots, PARAMS)
     (folder / "aside").rename(folder / "reports/train.parquet")
     (folder / "reports/baseline.json").write_text('{"levels": ')
-    with pytest.raises(StageError, match=r"baseline.json is damaged. Run the stage gate again"):
+    with pytest.raises(StageError, match=r"baseline.json is damaged. Run `rlm gate` again"):
         recorded(plots, PARAMS)
     assert not (folder / paths.PLOTS).exists()
 

@@ -201,7 +201,7 @@ def test_nothing_unproved_is_registered(folder, server_params, missing, stage):
     (folder / missing).rename(folder / "aside")
     unproved = changed(server_params, register={"model_name": "unproved"})
     try:
-        with pytest.raises(StageError, match=f"Run the stage {stage} first"):
+        with pytest.raises(StageError, match=f"Run `rlm {stage}` first"):
             registered(unproved)
     finally:
         (folder / "aside").rename(folder / missing)

@@ -22,10 +22,7 @@ IGNORED = (
     *("tasks.reporting.progress", "tasks.tracking"),
 )
 """Stages import these, which cannot change results: dvc.yaml names settings as params."""
-STARTED = {
-    "tasks.deployment.environment": "env.server.app",
-    "tasks.train": "tasks.train_rank",
-}
+STARTED = {"tasks.deployment.environment": "env.server.app", "tasks.train": "tasks.train_rank"}
 """Main modules of processes, by the module that starts them."""
 
 

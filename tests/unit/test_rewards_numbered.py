@@ -31,8 +31,7 @@ FOUR = numbered(*OTHERS, GOLD)
 
 
 @pytest.mark.parametrize(
-    "reply",
-    ["4", "4.", "The ones that fit are 4 and 9.", "[4]", "**4**", 4, [4], ["4"], "4, 4; 9"],
+    "reply", ["4", "4.", "The ones that fit are 4 and 9.", "[4]", "**4**", 4, [4], ["4"], "4, 4; 9"]
 )
 def test_a_reader_that_replies_the_number_of_the_evidence_has_read_its_paper(reply: Any) -> None:
     assert found((FOUR, reply))

@@ -210,11 +210,7 @@ class Zygote(Spawner):
 
     _kind = "zygote"
 
-    def __init__(
-        self,
-        bpf: bytes | None,
-        relieve: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, bpf: bytes | None, relieve: Callable[[], None] = lambda: None) -> None:
         # Step 1: reserve descriptors 0 to 2 and make the control socket.
         _hold_standard_descriptors()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

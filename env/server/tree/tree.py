@@ -269,11 +269,7 @@ class Tree:
             shared_as = self._shared_as if frame.parent is None else None
             most = self._answer_chars(frame)
             frame.repl = self._repls.open(
-                frame.context,
-                shared_as,
-                question=frame.prompt,
-                session=self,
-                answer_chars=most,
+                frame.context, shared_as, question=frame.prompt, session=self, answer_chars=most
             )
         return self._living(frame).run(code)
 
