@@ -31,20 +31,26 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 class LimitSettings(Settings):
     """Limits of a tree. An exceeded limit is an observation, never an exception."""
 
-    max_depth: int = Field(2, ge=0, le=8, description="deepest frame with a REPL; the root is 0")
-    max_frames: int = Field(256, ge=1, le=512, description="frames of one episode, root included")
-    max_children: int = Field(144, ge=1, le=256, description="frames opened by one call")
-    max_turns: int = Field(8, ge=1, le=64, description="turns of one frame")
-    cell_cpu_s: float = Field(2.0, gt=0, le=300, description="CPU seconds of one cell")
-    cell_wall_s: float = Field(10.0, gt=0, le=600, description="own seconds of one cell, backstop")
-    memory_mb: int = Field(96, ge=32, le=4096, description="MB above a bare interpreter")
-    observation_chars: int = Field(1200, ge=100, le=100_000, description="characters of one stdout")
-    tree_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="tokens that all frames of one episode may read and write together, each "
-        "counted once; null: no budget",
-    )
+    max_depth: int = Field(2, ge=0, le=8)
+    """Deepest frame with a REPL; the root is 0."""
+    max_frames: int = Field(256, ge=1, le=512)
+    """Frames of one episode, root included."""
+    max_children: int = Field(144, ge=1, le=256)
+    """Frames opened by one call."""
+    max_turns: int = Field(8, ge=1, le=64)
+    """Turns of one frame."""
+    cell_cpu_s: float = Field(2.0, gt=0, le=300)
+    """CPU seconds of one cell."""
+    cell_wall_s: float = Field(10.0, gt=0, le=600)
+    """Own seconds of one cell, backstop."""
+    memory_mb: int = Field(96, ge=32, le=4096)
+    """MB above a bare interpreter."""
+    observation_chars: int = Field(1200, ge=100, le=100_000)
+    """Characters of one stdout."""
+    tree_tokens: int | None = Field(None, ge=1)
+    """Tokens that all frames of one episode may read and write together, each counted once; null:
+    no budget.
+    """
 
     @property
     def sub_calls(self) -> int:
@@ -55,47 +61,39 @@ class LimitSettings(Settings):
 class SandboxSettings(Settings):
     """The REPL's boundary."""
 
-    running_cells: int = Field(
-        4, ge=1, le=256, description="cells that run at the same time, at most one for each core"
-    )
-    templates_mb: int = Field(
-        64, ge=1, le=16_384, description="MB of contexts kept loaded for the rollouts of a group"
-    )
+    running_cells: int = Field(4, ge=1, le=256)
+    """Cells that run at the same time, at most one for each core."""
+    templates_mb: int = Field(64, ge=1, le=16_384)
+    """MB of contexts kept loaded for the rollouts of a group."""
 
 
 class EnvSettings(Settings):
     """The environment as a whole."""
 
-    prompt_style: PromptStyle = Field(
-        "compact", description="`full` for real models, `compact` for nano"
-    )
-    search_window: int = Field(0, ge=0, le=10_000, description="characters around a search hit")
-    rank: RankKind = Field(
-        "bm25",
-        description="order of `rank`: by shared words, or by meaning with the extra `search`",
-    )
-    passage_chars: int = Field(
-        1000, ge=1, description="characters of a paragraph from which `rank` takes its sentences"
-    )
-    memory_mb: int | None = Field(
-        None, ge=512, description="MB of server and REPLs; null: the machine's or container's"
-    )
-    max_sessions: int = Field(
-        256, ge=1, le=1024, description="most episodes at a time; files and memory may allow fewer"
-    )
-    idle_timeout_s: float = Field(600.0, gt=0, description="an idle session ends as void")
-    splits: list[Split] | None = Field(
-        None,
-        min_length=1,
-        description="splits that a client without RLM_ENV_OWNER_KEY may play, in rounded figures; "
-        "null: all, in exact figures",
-    )
-    allowed_hosts: list[str] = Field(
-        [],
-        description="host names of this server, and of other pages that may play on it; "
-        "if set, only these and loopback are served",
-    )
-    allow_documents: bool = Field(False, description="reset(question=..., papers=...) is allowed")
+    prompt_style: PromptStyle = "compact"
+    """`full` for real models, `compact` for nano."""
+    search_window: int = Field(0, ge=0, le=10_000)
+    """Characters around a search hit."""
+    rank: RankKind = "bm25"
+    """Order of `rank`: by shared words, or by meaning with the extra `search`."""
+    passage_chars: int = Field(1000, ge=1)
+    """Characters of a paragraph from which `rank` takes its sentences."""
+    memory_mb: int | None = Field(None, ge=512)
+    """MB of server and REPLs; null: the machine's or container's."""
+    max_sessions: int = Field(256, ge=1, le=1024)
+    """Most episodes at a time; files and memory may allow fewer."""
+    idle_timeout_s: float = Field(600.0, gt=0)
+    """An idle session ends as void."""
+    splits: list[Split] | None = Field(None, min_length=1)
+    """Splits that a client without RLM_ENV_OWNER_KEY may play, in rounded figures; null: all, in
+    exact figures.
+    """
+    allowed_hosts: list[str] = []
+    """Host names of this server, and of other pages that may play on it; if set, only these and
+    loopback are served.
+    """
+    allow_documents: bool = False
+    """Whether reset(question=..., papers=...) is allowed."""
     limits: LimitSettings = LimitSettings()
     sandbox: SandboxSettings = SandboxSettings()
 

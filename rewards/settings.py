@@ -35,19 +35,20 @@ class RewardSettings(Settings):
     """What worlds and collections need otherwise; other constants are beside their code."""
 
     weights: WeightSettings = WeightSettings()
-    min_span_chars: int = Field(12, ge=1, le=1000, description="shorter spans are ignored")
-    min_cover: float = Field(
-        0.95, gt=0, le=1, description="share of an alternative that one item must cover to count"
-    )
-    overshoot_slope: float = Field(0.75, gt=0, description="clip(1.25 - slope wrong/W, 0, 1)")
-    max_items: int = Field(
-        2000, ge=1, description="distinct items of an answer; an answer with more earns nothing"
-    )
-    free_misses: int = Field(
-        8, ge=0, description="quotes found in no paper that are free; further ones are wrong"
-    )
-    read_chars: int = Field(200, ge=1, description="contiguous characters that count as reading")
-    par_base: int = Field(3, ge=0, description="par = base + 3 (gold papers + 1)")
+    min_span_chars: int = Field(12, ge=1, le=1000)
+    """Shorter spans are ignored."""
+    min_cover: float = Field(0.95, gt=0, le=1)
+    """Share of an alternative that one item must cover to count."""
+    overshoot_slope: float = Field(0.75, gt=0)
+    """Of the factor clip(1.25 - slope wrong/W, 0, 1)."""
+    max_items: int = Field(2000, ge=1)
+    """Distinct items of an answer; an answer with more earns nothing."""
+    free_misses: int = Field(8, ge=0)
+    """Quotes found in no paper that are free; further ones are wrong."""
+    read_chars: int = Field(200, ge=1)
+    """Contiguous characters that count as reading."""
+    par_base: int = Field(3, ge=0)
+    """Par = base + 3 (gold papers + 1)."""
 
 
 def reward_metric(score: str) -> str:

@@ -39,7 +39,8 @@ def gold_sentences(papers: int) -> int:
 class LevelSettings(Settings):
     """One difficulty."""
 
-    papers: int = Field(ge=2, le=64, description="papers of one collection")
+    papers: int = Field(ge=2, le=64)
+    """Papers of one collection."""
 
     @property
     def gold(self) -> int:
@@ -55,23 +56,17 @@ class LevelSettings(Settings):
 class SyntheticSettings(Settings):
     """Generated problems: the made-up world `fields`, in which nano learns."""
 
-    collections: dict[Split, int] = Field(
-        {"train": 400, "validation": 40, "test": 100},
-        description="collections per split and difficulty",
-    )
-    questions_per_collection: int = Field(3, ge=1, le=7, description="sharing papers")
+    collections: dict[Split, int] = {"train": 400, "validation": 40, "test": 100}
+    """Collections per split and difficulty."""
+    questions_per_collection: int = Field(3, ge=1, le=7)
+    """Sharing papers."""
     levels: dict[str, LevelSettings] = {
         "easy": LevelSettings(papers=4),
         "medium": LevelSettings(papers=8),
         "hard": LevelSettings(papers=16),
     }
-    lexicon: int = Field(
-        512,
-        ge=len(FIELDS),
-        le=MOST,
-        multiple_of=len(FIELDS),
-        description="benchmarks that have a field",
-    )
+    lexicon: int = Field(512, ge=len(FIELDS), le=MOST, multiple_of=len(FIELDS))
+    """Benchmarks that have a field."""
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")

@@ -14,10 +14,10 @@ class Params(Settings):
     """All settings of a pipeline run."""
 
     profile: str = "nano"
-    overrides: list[str] = Field([], exclude=True, description="values of `--set`; set by resolve")
-    threads: int = Field(
-        2, ge=1, le=256, description="CPU threads of torch; leave a core for the environment"
-    )
+    overrides: list[str] = Field([], exclude=True)
+    """Values of `--set`; set by resolve."""
+    threads: int = Field(2, ge=1, le=256)
+    """CPU threads of torch; leave a core for the environment."""
     env: EnvSettings = EnvSettings()
     rewards: RewardSettings = RewardSettings()
     prepare: settings.PrepareSettings = settings.PrepareSettings()

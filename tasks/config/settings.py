@@ -41,8 +41,10 @@ class PrepareSettings(Settings):
 class ValidateSettings(Settings):
     """Limits of the checks on the data."""
 
-    min_rows: int = Field(20, ge=1, description="minimum rows per split")
-    difficulty_share: float = Field(0.1, ge=0, le=1, description="minimum share of each difficulty")
+    min_rows: int = Field(20, ge=1)
+    """Minimum rows per split."""
+    difficulty_share: float = Field(0.1, ge=0, le=1)
+    """Minimum share of each difficulty."""
 
     def lack(self, difficulties: Iterable[str], named: Sequence[str]) -> str | None:
         """What a split lacks, with the settings that require it; None if nothing.
@@ -65,28 +67,32 @@ class ValidateSettings(Settings):
 class AuditSettings(Settings):
     """Episodes of policies without a model, to check the problems."""
 
-    problems: int = Field(50, ge=1, description="problems per difficulty")
+    problems: int = Field(50, ge=1)
+    """Problems per difficulty."""
 
 
 class SpaceSettings(Settings):
     """Deployment as a Space on the Hub. The token is not a setting."""
 
-    name: HubName = Field("rlm", description="OWNER/NAME, or NAME in the account of the token")
-    private: bool = Field(True, description="only accounts with read access can use it")
-    problems: Literal["seed", "dataset"] = Field(
-        "seed", description="generate from a secret seed, or load a private data set"
-    )
-    dataset: HubName = Field("rlm-problems", description="private data set, named like the Space")
-    variables: dict[str, str] = Field({}, description="public environment variables")
-    secrets: list[str] = Field(
-        [], description="environment variables of this machine to copy as secrets"
-    )
+    name: HubName = "rlm"
+    """OWNER/NAME, or NAME in the account of the token."""
+    private: bool = True
+    """Only accounts with read access can use it."""
+    problems: Literal["seed", "dataset"] = "seed"
+    """Generate from a secret seed, or load a private data set."""
+    dataset: HubName = "rlm-problems"
+    """Private data set, named like the Space."""
+    variables: dict[str, str] = {}
+    """Public environment variables."""
+    secrets: list[str] = []
+    """Environment variables of this machine to copy as secrets."""
 
 
 class DockerSettings(Settings):
     """Deployment as a container of a local engine."""
 
-    memory_mb: int = Field(4096, ge=512, description="MB of the container, without swap")
+    memory_mb: int = Field(4096, ge=512)
+    """MB of the container, without swap."""
 
 
 class DeploySettings(Settings):
@@ -100,30 +106,24 @@ class DeploySettings(Settings):
 class NanoStartSettings(Settings):
     """Warm start of nano; `agent/nano/settings.py` has its sizes and rates."""
 
-    steps: int = Field(NanoSettings.steps, ge=1, description="most optimizer steps")
+    steps: int = Field(NanoSettings.steps, ge=1)
+    """Most optimizer steps."""
     seed: int = Field(NanoSettings.seed, ge=0)
 
 
 class WarmstartSettings(Settings):
     """The training of the base model."""
 
-    kind: Literal["nano", "sft", "auto", "champion", "none"] = Field(
-        "nano",
-        description="sft: model.source with an adapter, trained on demonstrations; none: as it is; "
-        "auto: none if it earns enough in the stage zeroshot, else sft; champion: the registered "
-        "model",
-    )
-    version: str | None = Field(
-        None,
-        pattern=r"^\d+$",
-        description="registered version for `champion`; null: the alias (DVC does not detect its "
-        "changes, so `rlm/retrain` sets the version)",
-    )
-    weights_hash: str | None = Field(
-        None,
-        pattern=r"^[0-9a-f]{16}$",
-        description="tag that the version must have, to detect another registry",
-    )
+    kind: Literal["nano", "sft", "auto", "champion", "none"] = "nano"
+    """`sft`: model.source with an adapter, trained on demonstrations; `none`: as it is; `auto`:
+    `none` if it earns enough in the stage zeroshot, else `sft`; `champion`: the registered model.
+    """
+    version: str | None = Field(None, pattern=r"^\d+$")
+    """Registered version for `champion`; null: the alias (DVC does not detect its changes, so
+    `rlm/retrain` sets the version).
+    """
+    weights_hash: str | None = Field(None, pattern="^[0-9a-f]{16}$")
+    """Tag that the version must have, to detect another registry."""
     nano: NanoStartSettings = NanoStartSettings()
     sft: SftSettings = SftSettings()
 
@@ -136,25 +136,28 @@ class WarmstartSettings(Settings):
 class GateSettings(Settings):
     """Episodes of the base that decide whether GRPO can train it."""
 
-    baseline_episodes: int = Field(32, ge=20, description="episodes per level of the baseline")
+    baseline_episodes: int = Field(32, ge=20)
+    """Episodes per level of the baseline."""
 
 
 class ExportSettings(Settings):
     """Merged 16-bit model and its checks."""
 
     dtype: Literal["float16", "bfloat16"] = "float16"
-    max_logit_error: float | None = Field(
-        None, gt=0, description="largest relative error; null: by the number format"
-    )
-    prompts: int = Field(20, ge=1, description="prompts whose completions are compared")
+    max_logit_error: float | None = Field(None, gt=0)
+    """Largest relative error; null: by the number format."""
+    prompts: int = Field(20, ge=1)
+    """Prompts whose completions are compared."""
 
 
 class EvaluateSettings(Settings):
     """Comparison before and after training on the same problems and seeds."""
 
     episodes: int = Field(240, ge=20)
-    bootstrap: int = Field(10_000, ge=100, description="bootstrap resamples")
-    latency_episodes: int = Field(20, ge=1, description="episodes played alone, for latency")
+    bootstrap: int = Field(10_000, ge=100)
+    """Bootstrap resamples."""
+    latency_episodes: int = Field(20, ge=1)
+    """Episodes played alone, for latency."""
 
 
 class RegisterSettings(Settings):
@@ -166,36 +169,36 @@ class RegisterSettings(Settings):
 class RetrainSettings(Settings):
     """Deployment `rlm/retrain`: training on fresh data, from the champion."""
 
-    start: Literal["champion", "profile"] = Field(
-        "champion", description="profile: the warm start of the profile"
-    )
-    wait_s: float = Field(3600.0, ge=0, description="seconds to wait for another run")
+    start: Literal["champion", "profile"] = "champion"
+    """`profile`: the warm start of the profile."""
+    wait_s: float = Field(3600.0, ge=0)
+    """Seconds to wait for another run."""
 
 
 class EvaluateModelSettings(Settings):
     """`rlm evaluate --model`: requests to an endpoint, and their prices."""
 
-    concurrency: int = Field(16, ge=1, le=256, description="concurrent requests")
-    sampling: Literal["full", "openai"] = Field(
-        "full", description="fields of a request; openai: only temperature and top_p"
-    )
-    template_kwargs: TemplateArguments = Field(
-        {}, description="arguments of the server's chat template, sent as chat_template_kwargs"
-    )
-    prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
-    completion_price: float = Field(0.0, ge=0, description="price of a million output tokens")
+    concurrency: int = Field(16, ge=1, le=256)
+    """Concurrent requests."""
+    sampling: Literal["full", "openai"] = "full"
+    """Fields of a request; openai: only temperature and top_p."""
+    template_kwargs: TemplateArguments = {}
+    """Arguments of the server's chat template, sent as chat_template_kwargs."""
+    prompt_price: float = Field(0.0, ge=0)
+    """Price of a million prompt tokens."""
+    completion_price: float = Field(0.0, ge=0)
+    """Price of a million output tokens."""
 
 
 class PromoteSettings(Settings):
     """Rule by which the challenger replaces the champion."""
 
-    mode: Literal["greedy", "sampled"] = Field(
-        "greedy", description="decoding of both models, also of a served model"
-    )
-    problems: int = Field(
-        216, ge=LEAST_PROBLEMS, description="problems in each of the two fresh sets"
-    )
-    level: float = Field(0.99, ge=0.9, lt=1, description="confidence level")
+    mode: Literal["greedy", "sampled"] = "greedy"
+    """Decoding of both models, also of a served model."""
+    problems: int = Field(216, ge=LEAST_PROBLEMS)
+    """Problems in each of the two fresh sets."""
+    level: float = Field(0.99, ge=0.9, lt=1)
+    """Confidence level."""
 
 
 class PushSettings(Settings):
