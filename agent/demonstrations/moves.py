@@ -30,10 +30,11 @@ from agent.demonstrations.cells import text_literal
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import MovesSettings, Reads
 from env.ranking import MOST
+from rewards.numbered import ASKS
 
 NEAR_CHARS = 400
 """Widest gap between passages that stand near each other: about three sentences."""
-_ASKED = "Yes or no?"
+_ASKED = f"{ASKS.capitalize()}?"
 
 _QUERY = re.compile(r'^query = f"(.*)"$', re.MULTILINE)
 _RANKED = re.compile(r"rank\(\w+, query(?:, (\d+))?\)")
