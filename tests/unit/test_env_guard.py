@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import threading
+from functools import partial
 from typing import Any
 
-import pytest
 from helpers.stories import played
 from starlette.types import Message, Receive, Scope, Send
 
@@ -21,8 +20,8 @@ STATE = '{"type":"state"}'
 class Client:
     """A client's end of one connection to an application."""
 
-    def __init__(self, query: bytes = b"") -> None:
-        self.scope: Scope = {"type": "websocket", "path": "/ws", "query_string": query}
+    def __init__(self) -> None:
+        self.scope: Scope = {"type": "websocket", "path": "/ws", "query_string": b""}
         self.inbox: asyncio.Queue[Message] = asyncio.Queue()
         self.inbox.put_nowait({"type": "websocket.connect"})
         self.sent: list[Message] = []
@@ -95,16 +94,11 @@ def test_an_exceptions_text_reaches_neither_the_client_nor_a_line_of_its_own_in_
 @played
 async def test_a_client_that_leaves_ends_its_step() -> None:
     """Messages that it sent before do not hide that it left."""
-    ended, called = asyncio.Event(), threading.Event()
-    event_loop = asyncio.get_running_loop()
-
-    def leave() -> None:
-        called.set()
-        event_loop.call_soon_threadsafe(ended.set)
+    ended = asyncio.Event()
+    leave = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
 
     async def stepping(scope: Scope, receive: Receive, send: Send) -> None:
-        leaves = LEAVES.get()
-        leaves.append(leave)
+        LEAVES.get().append(leave)
         for _ in range(2):
             await receive()
         await ended.wait()  # the step
@@ -114,29 +108,25 @@ async def test_a_client_that_leaves_ends_its_step() -> None:
     for _ in range(3):
         client.says(STATE)
     await asyncio.sleep(0.01)
-    assert not called.is_set()
+    assert not ended.is_set()
     client.inbox.put_nowait({"type": "websocket.disconnect", "code": 1006})
     await task
-    assert called.is_set()
 
 
-@pytest.mark.parametrize(
-    ("text", "stays"),
-    [
-        (OBSERVATION % ("null", "false"), True),
-        (OBSERVATION % ('"reset first"', "false"), False),
-        (OBSERVATION % ('"reset first: \\"refused\\":null"', "false"), False),
-        (OBSERVATION % ("null", "true"), False),
-    ],
-    ids=["plays", "refused", "refused in other words", "done"],
-)
-def test_only_an_episode_makes_a_place_permanent(text: str, stays: bool) -> None:
-    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "websocket.send", "text": text})
-        await receive()
+@played
+async def test_only_an_episode_makes_a_place_permanent() -> None:
+    for refused, done, stays in (
+        ("null", "false", True),
+        ('"reset first: \\"refused\\":null"', "false", False),
+        ("null", "true", False),
+    ):
+        text = OBSERVATION % (refused, done)
 
-    async def story() -> None:
+        async def answering(scope: Scope, receive: Receive, send: Send, text: str = text) -> None:
+            await receive()
+            await send({"type": "websocket.send", "text": text})
+            await receive()
+
         places = Seats(9.0, silent_s=0.0, wait_s=0.05)
         places.limit(1, "because")
         guard = Guard(answering, places, 9.0, 1000)
@@ -145,11 +135,9 @@ def test_only_an_episode_makes_a_place_permanent(text: str, stays: bool) -> None
         await asyncio.sleep(0.01)
         other = second.starts(guard)
         await asyncio.sleep(0.2)
-        assert bool(first.closed) != stays
+        assert bool(first.closed) != stays, text
         for left in (task, other):
             left.cancel()
-
-    asyncio.run(story())
 
 
 @played
