@@ -5,10 +5,9 @@ aarch64 is simulated here and untested on hardware; x86_64 is what the attacks r
 
 from __future__ import annotations
 
-import itertools
 import operator
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import pyseccomp
@@ -193,20 +192,3 @@ def test_a_filter_that_allows_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     looser = boundary.compile_filter("aarch64")
     number = names("aarch64")["openat"]
     assert decide(looser, MACHINES["aarch64"], number) == ALLOW
-
-
-def arguments() -> Iterator[tuple[int, ...]]:
-    """Descriptors, protections and flags, futex operations: alone and with their high halves."""
-    first = (0, 1, 2, 3, 4, 0x7FFFFFFF, 0xFFFFFFFF, HIGH | 3)
-    second = (0, 1, 2, 9, 10, 128, 129, 137, 138, 256, 0xFFFFFFFF)
-    third = (0, READ | WRITE, EXEC, READ | EXEC, 7, HIGH)
-    fourth = (0, PRIVATE, ANONYMOUS | PRIVATE, HIGH | ANONYMOUS)
-    return itertools.product(first, second, third, fourth)
-
-
-def test_aarch64_decides_by_name_as_x86_64_does() -> None:
-    shared = sorted(set(names("x86_64")) & set(names("aarch64")))
-    for name in shared:
-        thorough = name in BY_ARGUMENT
-        for values in arguments() if thorough else ((), (3, 0, 3, ANONYMOUS)):
-            assert ask("x86_64", name, *values) == ask("aarch64", name, *values), (name, values)
