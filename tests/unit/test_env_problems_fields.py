@@ -174,17 +174,10 @@ def test_splits_share_no_method() -> None:
 # --- what is wrong is refused
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "How well does Kesrog do on smell?",
-        "How well does Kesrog do on speech and text?",
-        "How well does it do on speech?",
-    ],
-)
-def test_a_question_about_anything_but_one_method_and_one_field_is_refused(question: str) -> None:
-    with pytest.raises(ValueError, match="name one method, and one field of audio, code"):
-        fields.read_question(question)
+def test_a_question_about_anything_but_one_method_and_one_field_is_refused() -> None:
+    for asked in ("Kesrog do on smell", "Kesrog do on speech and text", "it do on speech"):
+        with pytest.raises(ValueError, match="name one method, and one field of audio, code"):
+            fields.read_question(f"How well does {asked}?")
 
 
 @pytest.mark.parametrize("sentence", ["Kesrog reaches 42 on Toxlim.", "On Zuxazuk, Zuxazor gets"])
@@ -216,17 +209,17 @@ def test_data_of_another_lexicon_or_with_printed_fields_is_told() -> None:
 
 
 def test_rows_hold_candidates_only_where_a_problem_has_them(tmp_path: Path) -> None:
-    made = generate(SyntheticSettings(collections={"test": 1}))
-    plain = [problem.model_copy(update={"candidates": ()}) for problem in made]
-    rows = [to_row(problem) for problem in (*plain, *world())]
+    plain, *rest = world()
+    problems = [plain.model_copy(update={"candidates": ()}), *rest]
+    rows = [to_row(problem) for problem in problems]
     assert tuple(rows[0]) == COLUMNS
     assert tuple(rows[-1]) == (*COLUMNS, CANDIDATES)
-    assert [from_row(row) for row in rows] == [*plain, *world()]
+    assert [from_row(row) for row in rows] == problems
     write_parquet(tmp_path / "plain.parquet", rows[:1])
     write_parquet(tmp_path / "rest.parquet", rows[1:])
     assert tuple(pd.read_parquet(tmp_path / "plain.parquet").columns) == COLUMNS
     store = ProblemStore.load(tmp_path)
-    assert [store.get(problem.problem_id) for problem in (*plain, *world())] == [*plain, *world()]
+    assert [store.get(problem.problem_id) for problem in problems] == problems
 
 
 # --- stages
@@ -278,24 +271,13 @@ def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
 
 # --- collections and levels
 
-LEVELS: dict[str, LevelSettings] = {
-    "easy": LevelSettings(papers=2),
-    "hard": LevelSettings(papers=4),
-}
-SETTINGS = SyntheticSettings(
-    collections={"train": 24, "validation": 6, "test": 12}, levels=LEVELS, seed=3
-)
-
-
-@cache
-def several() -> list[Problem]:
-    return generate(SETTINGS)
-
 
 def test_a_level_is_in_all_splits_and_leaves_the_others_as_they_were() -> None:
-    without = generate(SETTINGS.model_copy(update={"levels": {"easy": LEVELS["easy"]}}))
-    assert [p for p in several() if p.difficulty == "easy"] == without
-    assert {p.split for p in several() if p.difficulty == "hard"} == {"train", "validation", "test"}
+    few = FEW.prepare.synthetic
+    every = generate(few)
+    easy = generate(few.model_copy(update={"levels": {"easy": few.levels["easy"]}}))
+    assert [p for p in every if p.difficulty == "easy"] == easy
+    assert {p.split for p in every if p.difficulty == "hard"} == {"train", "validation", "test"}
 
 
 def test_no_sentence_is_nearly_whole_without_its_score() -> None:
@@ -306,7 +288,7 @@ def test_no_sentence_is_nearly_whole_without_its_score() -> None:
 
 def test_a_row_without_text_is_refused_by_the_name_of_its_column() -> None:
     with pytest.raises(ValueError, match="question"):
-        from_row({**to_row(several()[0]), "question": None})
+        from_row({**to_row(world()[0]), "question": None})
 
 
 def test_a_question_that_a_later_split_asks_too_is_left_out(monkeypatch):

@@ -26,30 +26,22 @@ TOKENS = [
 ]
 
 
-CHILD = "Find the sentences in your part. Write one repl block."
-
-
-@pytest.mark.parametrize(
-    ("messages", "system", "user"),
-    [
-        (
-            prompts.root_messages(COMPACT, "Which?", 5),
-            "Find every sentence that answers. Write one repl block.",
-            "Which?\ncontext: 5 papers",
-        ),
-        *(
-            (prompts.child_messages(COMPACT, "It", context), CHILD, f"It\n{line}")
-            for context, line in (
-                ("text", "context: str"),
-                ({"p1": "a", "p2": "b"}, "context: 2 papers"),
-                (None, "context: none"),
-            )
-        ),
-        (prompts.llm_messages("compact", "Is it?"), "Answer.", "Is it?"),
-    ],
-)
-def test_compact_prompts(messages: list[prompts.Message], system: str, user: str) -> None:
-    assert [(m.role, m.content) for m in messages] == [("system", system), ("user", user)]
+def test_compact_prompts() -> None:
+    contexts = ("text", {"p1": "a", "p2": "b"}, None)
+    found = [
+        prompts.root_messages(COMPACT, "Which?", 5),
+        *(prompts.child_messages(COMPACT, "It", context) for context in contexts),
+        prompts.llm_messages("compact", "Is it?"),
+    ]
+    assert {tuple(message.role for message in one) for one in found} == {("system", "user")}
+    child = "Find the sentences in your part. Write one repl block."
+    assert [[message.content for message in one] for one in found] == [
+        ["Find every sentence that answers. Write one repl block.", "Which?\ncontext: 5 papers"],
+        [child, "It\ncontext: str"],
+        [child, "It\ncontext: 2 papers"],
+        [child, "It\ncontext: none"],
+        ["Answer.", "Is it?"],
+    ]
 
 
 def test_full_style_says_every_name_and_limit() -> None:
