@@ -69,22 +69,10 @@ def found(rows: list[LossRow]) -> dict[tuple[int, int], LossRow]:
     return {(row.tree, row.frame): row for row in rows}
 
 
-def test_ids_and_masks_of_a_frame_of_two_turns():
-    root = found(make_rows(by_hand(), SETTINGS).rows)[0, 0]
-    assert root.ids_T.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert root.env_mask_T.tolist() == [False, False, True, True, False, True, True, True]
-    np.testing.assert_allclose(root.logprobs_T, [0, 0, -0.3, -0.4, 0, -0.6, -0.7, -0.8], rtol=1e-6)
-
-
-def test_the_rows_of_the_step_worked_by_hand():
+def test_cut_frames_void_trees_and_flat_groups_have_no_gradient():
     made = make_rows(by_hand(), SETTINGS)
     rows = found(made.rows)
-    for number in (0, 1, 2, 4):  # descendants inherit: 0.9 less the mean 0.6
-        assert rows[0, number].advantage == pytest.approx(0.3)
-    assert rows[1, 0].advantage == rows[1, 1].advantage == pytest.approx(-0.3)
     assert (rows[0, 3].fate, rows[0, 3].weight, rows[0, 3].has_gradient) == ("cut", 0, False)
-    for number in (1, 2, 4):  # the cut one counts, and 4 is the only child of 1
-        assert rows[0, number].weight == pytest.approx(1 / 3)
     assert (0, 5) not in rows  # it never sampled
     void = [row for row in made.rows if row.tree == 2]
     assert len(void) == 5
@@ -97,24 +85,12 @@ def test_the_rows_of_the_step_worked_by_hand():
     assert make_rows(near, SETTINGS).flat_groups == 1
 
 
-def truncated_root() -> Trajectory:
-    """A root whose second turn ran into the token limit."""
-    turns = [turn([1, 2], [3, 4]), turn([5], [6, 7, 8], "length")]
-    return Trajectory("q", "easy", frames={0: frame(0, None, 0, turns, "truncated")}, reward=0.1)
-
-
 def test_roots_alone_are_trained_with_the_same_advantages():
     groups = [[deep_tree(0.9), deep_tree(0.3)]]
     alone = make_rows(groups, SETTINGS.model_copy(update={"inheritance": "none"})).rows
     every = make_rows(groups, SETTINGS).rows
     assert [row.frame for row in alone] == [0, 0]
     assert [row.advantage for row in alone] == [r.advantage for r in every if r.frame == 0]
-
-
-def test_a_truncated_turn_is_blamed():
-    rows = found(make_rows([[truncated_root(), small_tree(0.9)]], SETTINGS).rows)
-    assert (rows[0, 0].fate, rows[0, 0].weight) == ("trained", 1.0)
-    assert (rows[0, 0].tokens, rows[0, 0].advantage) == (5, pytest.approx(-0.4))
 
 
 @pytest.mark.parametrize("stop", ["max_turns", "timeout", "truncated", "overspent"])
@@ -146,12 +122,15 @@ def test_an_overspent_tree_keeps_its_blame_and_its_children_are_never_praised(fi
     assert (rows[0, 0].advantage, rows[0, 1].advantage) == (pytest.approx(0.4), 0.0)
 
 
-@pytest.mark.parametrize("stop", ["budget", "error", None])
-def test_a_root_that_was_cut_is_out_of_the_loss(stop):
+@pytest.mark.parametrize(
+    ("stop", "weight"), [("budget", 0), ("error", 0), (None, 0), ("truncated", 1)]
+)
+def test_a_root_that_was_cut_is_out_of_the_loss_and_a_truncated_one_is_blamed(stop, weight):
     tree = small_tree(0.0)
-    tree.root.stop_reason = stop
+    tree.root.stop_reason, tree.root.turns[0].finish = stop, "length"
     rows = found(make_rows([[tree, small_tree(0.8)]], SETTINGS).rows)
-    assert (rows[0, 0].weight, rows[0, 1].weight) == (0, 1)
+    assert (rows[0, 0].weight, rows[0, 1].weight) == (weight, 1)
+    assert (rows[0, 0].tokens, rows[0, 0].advantage) == (1, pytest.approx(-0.4))
 
 
 def test_scales_of_the_advantages():
