@@ -64,21 +64,14 @@ def draw(env: Env, settings: TrainSettings = SETTINGS, step: int = 3) -> Drawn:
     return draw_groups(env, step, Curriculum(settings.curriculum), PROBLEMS, settings)
 
 
-def test_no_problem_returns_before_all_were_played():
+def test_a_group_is_one_problem_which_does_not_return_before_all_were_played():
     played = [
-        group[0].problem_id
+        {(spec.problem_id, spec.difficulty) for spec in group}
         for step in range(1, 11)
         for group in groups_for(step, ["medium"] * 4, PROBLEMS, SETTINGS)
     ]
-    assert len(set(played)) == len(played) == 40
-
-
-def test_a_group_is_one_problem_with_different_seeds():
-    groups = groups_for(3, ["easy", "hard"], PROBLEMS, EIGHT)
-    for group, level in zip(groups, ["easy", "hard"], strict=True):
-        assert len({spec.problem_id for spec in group}) == 1
-        assert group[0].difficulty == level
-    assert len({spec.seed for group in groups for spec in group}) == 16
+    assert [len(problem) for problem in played] == [1] * 40
+    assert set.union(*played) == {(spec.problem_id, "medium") for spec in PROBLEMS["medium"]}
 
 
 def test_flat_groups_are_exchanged_for_others_and_still_reported():
