@@ -1,4 +1,4 @@
-"""The limit on a step's divergence: the estimate, the halving, and a trainer that it holds back."""
+"""The limit on a step's divergence: the estimate, the halving, gradients that are not finite."""
 
 from __future__ import annotations
 
