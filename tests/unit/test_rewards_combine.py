@@ -55,40 +55,20 @@ def test_without_final_or_without_a_span_nothing_is_earned() -> None:
         assert (nothing.total, set(nothing.components.values())) == (0.0, {0.0})
 
 
-def test_half_the_facts_by_hand() -> None:
-    half = score(facts([ONCE]), SETTINGS)
-    recall = 26 / 53
-    expected = 2 * recall / (1 + recall)
-    assert half.components["primary_objective"] == pytest.approx(expected)
-    assert half.components["process_quality"] == 1.0  # the gate is open: primary is above 0.3
-
-
-def test_wrong_characters_are_free_up_to_a_third_of_gold_but_not_for_precision() -> None:
-    within = ["Kalvot is not new"]
-    assert len(within[0]) <= 53 / 3
-    one = score(facts([*GOLD, *within]), SETTINGS)
-    # Gold is at three places: 27 + 27 + 26 right characters.
-    precision = 80 / 97
-    assert one.components["primary_objective"] == pytest.approx(2 * precision / (precision + 1))
-    assert one.precision == pytest.approx(precision)
-
-
 # --- the other components
 
 
 def test_errors_cost_process_and_missing_blocks_cost_format() -> None:
-    one = score(facts(GOLD, turns_with_error=1, turns_with_one_block=3), SETTINGS)
+    # Half of the facts is more than the 0.3 from which both count in full.
+    one = score(facts([ONCE], turns_with_error=1, turns_with_one_block=3), SETTINGS)
     assert one.components["process_quality"] == 0.75
     assert one.components["format_compliance"] == 0.75
 
 
-@pytest.mark.parametrize(
-    ("gold_papers", "sub_calls", "gain"),
-    [(1, 1, 0.067), (6, 0, 0.115), (7, 0, 0.120)],
-    ids=["handed to a child", "six printed by the root", "seven printed by the root"],
-)
+@pytest.mark.parametrize(("gold_papers", "sub_calls", "gain"), [(1, 1, 0.067), (7, 0, 0.120)])
 def test_sub_calls_for_show_hide_a_malformed_turn_by_no_more_than(gold_papers, sub_calls, gain):
-    # Three turns: a malformed one; the child's, or the one that prints; the one that ends.
+    # A paper is handed to a child, or the root prints seven. Three turns: a malformed one; the
+    # child's, or the one that prints; the one that ends.
     quotes = [f"Kalvot scores {n} on Mirbex." for n in range(gold_papers)]
     papers = {quote: quote for quote in quotes}
 
