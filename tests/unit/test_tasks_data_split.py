@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env.errors import SourceError
-from env.problems.fields import SyntheticSettings, generate
 from env.problems.schema import SPLITS, Problem, Split
 from tasks.data.rows import Candidate
 from tasks.data.settings import SplitSettings
@@ -108,11 +107,6 @@ def test_no_pair_of_similar_papers_is_missed(drawn: list[list[int]], least: floa
             found = leaks(pair, SplitSettings(similar_papers=least))
             share = len(one & two) / min(len(one), len(two))
             assert bool(found) == (share >= least), (one, two)
-
-
-def test_the_synthetic_world_does_not_leak() -> None:
-    world = generate(SyntheticSettings(collections={"train": 40, "validation": 10, "test": 15}))
-    assert leaks(world, SETTINGS) == []
 
 
 # --- how collections fall ---
