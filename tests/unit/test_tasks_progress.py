@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -28,12 +27,11 @@ class Stage:
         self.reporter.works.append(work)
         return work
 
-    def wait(self, seconds: float, each: Callable[[], None] = lambda: None) -> None:
-        """Let the time pass; `each` is called every second."""
+    def wait(self, seconds: float) -> None:
+        """Let the time pass."""
         for _ in range(round(seconds)):
             self.now += 1
             before = len(self.lines)
-            each()
             self.reporter.tick()
             self.times += [self.now] * (len(self.lines) - before)
 
