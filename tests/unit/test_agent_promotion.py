@@ -31,18 +31,18 @@ def noisy(mean: float, seed: int) -> list[float]:
     return [min(1.0, max(0.0, mean + rng.gauss(0, 0.3))) for _ in range(N)]
 
 
-@pytest.mark.parametrize(
-    ("opponent", "challenger", "also", "reason"),
-    [
-        (noisy(0.3, 1), noisy(0.6, 2), {}, "primary objective "),
-        (noisy(0.6, 1), noisy(0.3, 2), {}, "worse: "),
-        (noisy(0.5, 1), noisy(0.5, 1), {}, "not proved better: "),
-        (noisy(0.5, 1), noisy(0.5, 2), {}, "not proved better: "),
-        (noisy(0.3, 1), noisy(0.6, 2), {"reward": 0.1}, "its total reward is lower"),
-    ],
-    ids=["better", "worse", "equal", "a tie", "lower reward"],
-)
-def test_only_a_challenger_that_is_better_wins(opponent, challenger, also, reason) -> None:
+COMPARED = {
+    "better": (noisy(0.3, 1), noisy(0.6, 2), {}, "primary objective "),
+    "worse": (noisy(0.6, 1), noisy(0.3, 2), {}, "worse: "),
+    "equal": (noisy(0.5, 1), noisy(0.5, 1), {}, "not proved better: "),
+    "a tie": (noisy(0.5, 1), noisy(0.5, 2), {}, "not proved better: "),
+    "lower reward": (noisy(0.3, 1), noisy(0.6, 2), {"reward": 0.1}, "its total reward is lower"),
+}
+
+
+@pytest.mark.parametrize("case", COMPARED)
+def test_only_a_challenger_that_is_better_wins(case: str) -> None:
+    opponent, challenger, also, reason = COMPARED[case]
     found = compare_on_set(rows(opponent), rows(challenger, **also), BOOTSTRAP)
     assert found.won == (reason == "primary objective ")
     assert found.reason.startswith(reason)
@@ -114,15 +114,15 @@ def test_too_few_problems_make_small_sets_and_not_equal_ones() -> None:
     assert abs(len(first) - len(second)) <= 6
 
 
-@pytest.mark.parametrize(
-    ("problems", "collections", "enough"),
-    [
-        (LEAST_PROBLEMS, LEAST_COLLECTIONS, True),
-        (LEAST_PROBLEMS - 1, LEAST_COLLECTIONS, False),
-        (5 * LEAST_PROBLEMS, LEAST_COLLECTIONS - 1, False),
-        (5 * LEAST_PROBLEMS, 1, False),
-    ],
-)
+SIZES = [
+    (LEAST_PROBLEMS, LEAST_COLLECTIONS, True),
+    (LEAST_PROBLEMS - 1, LEAST_COLLECTIONS, False),
+    (5 * LEAST_PROBLEMS, LEAST_COLLECTIONS - 1, False),
+    (5 * LEAST_PROBLEMS, 1, False),
+]
+
+
+@pytest.mark.parametrize(("problems", "collections", "enough"), SIZES)
 def test_many_questions_about_few_documents_prove_nothing(problems, collections, enough):
     large = [EpisodeSpec(f"p{i}", collection_id=f"g{i}") for i in range(LEAST_PROBLEMS)]
     small = [EpisodeSpec(f"p{i}", collection_id=f"g{i % collections}") for i in range(problems)]

@@ -35,15 +35,15 @@ def test_a_limit_of_a_group_above_counts(files: dict[str, str]) -> None:
     assert machine_bytes() == 256 << 20
 
 
-@pytest.mark.parametrize(
-    ("group", "place", "user", "expected"),
-    [
-        ("0::/pod/server", "/sys/fs/cgroup/pod/pids.max", 5000, 1024),
-        ("5:x,pids:/server", "/sys/fs/cgroup/pids/server/pids.max", resource.RLIM_INFINITY, 1024),
-        ("0::/", "/sys/fs/cgroup/pids.max", 500, 500),
-        ("0::/", "/nowhere", resource.RLIM_INFINITY, None),
-    ],
-)
+GROUPS = [
+    ("0::/pod/server", "/sys/fs/cgroup/pod/pids.max", 5000, 1024),
+    ("5:x,pids:/server", "/sys/fs/cgroup/pids/server/pids.max", resource.RLIM_INFINITY, 1024),
+    ("0::/", "/sys/fs/cgroup/pids.max", 500, 500),
+    ("0::/", "/nowhere", resource.RLIM_INFINITY, None),
+]
+
+
+@pytest.mark.parametrize(("group", "place", "user", "expected"), GROUPS)
 def test_processes_of_the_user_and_of_each_group_above_are_limited(
     files, monkeypatch, group, place, user, expected
 ):

@@ -16,43 +16,43 @@ def step(**data: Any) -> str:
 TURN = {"frame": 0, "text": "x", "finish": "stop"}
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        *(step(text="x"), '{"type":"state"}', '{"type":"close"}', json.dumps({"type": "reset"})),
-        step(turns=[TURN] * 512, metadata={"a": [1, {"b": None}]}),
-        step(text="[{," * 100_000 + '\\"'),  # a text is one value
-        json.dumps({"type": "reset", "data": {"seed": 0, "unknown": 1}}),
-        json.dumps({"type": "reset", "data": {"papers": {f"p{k}": "x, [y]" for k in range(2000)}}}),
-    ],
-)
+HONEST = [
+    *(step(text="x"), '{"type":"state"}', '{"type":"close"}', json.dumps({"type": "reset"})),
+    step(turns=[TURN] * 512, metadata={"a": [1, {"b": None}]}),
+    step(text="[{," * 100_000 + '\\"'),  # a text is one value
+    json.dumps({"type": "reset", "data": {"seed": 0, "unknown": 1}}),
+    json.dumps({"type": "reset", "data": {"papers": {f"p{k}": "x, [y]" for k in range(2000)}}}),
+]
+
+
+@pytest.mark.parametrize("message", HONEST)
 def test_honest_messages_pass(message: str) -> None:
     assert refusal(message) is None
 
 
-@pytest.mark.parametrize(
-    ("message", "code"),
-    [
-        (None, "INVALID_JSON"),
-        ("[]", "INVALID_JSON"),
-        ("1" * 5000, "INVALID_JSON"),
-        ('{"type":"step","data":{"text":"\\ud800"}}', "INVALID_JSON"),
-        ('{"type":"state","data":' + "[" * 40 + "]" * 40 + "}", "INVALID_JSON"),
-        ('{"type":"reset","data":{"a":[' + "[]," * 60_000 + "0]}}", "INVALID_JSON"),
-        ('{"type":"reset","data":{' + '"a":"b",' * 60_000 + '"c":0}}', "INVALID_JSON"),
-        ('{"type":"mcp","data":{}}', "UNKNOWN_TYPE"),
-        ('{"type":["step"]}', "UNKNOWN_TYPE"),
-        ("{}", "UNKNOWN_TYPE"),
-        ('{"type":"step"}', "VALIDATION_ERROR"),
-        ('{"type":"state","data":{}}', "VALIDATION_ERROR"),
-        (step(turns=[TURN] * 513), "VALIDATION_ERROR"),
-        (step(turns=[{}] * 512), "VALIDATION_ERROR"),
-        (step(turns=[{str(k): k for k in range(17)}]), "VALIDATION_ERROR"),
-        (step(text={"secret" * 99: 1}), "VALIDATION_ERROR"),
-        (step(**{"secret" * 99: 1}), "VALIDATION_ERROR"),
-        (step(turns=[{**TURN, "finish": "secret" * 99}] * 500), "VALIDATION_ERROR"),
-    ],
-)
+REFUSED = [
+    (None, "INVALID_JSON"),
+    ("[]", "INVALID_JSON"),
+    ("1" * 5000, "INVALID_JSON"),
+    ('{"type":"step","data":{"text":"\\ud800"}}', "INVALID_JSON"),
+    ('{"type":"state","data":' + "[" * 40 + "]" * 40 + "}", "INVALID_JSON"),
+    ('{"type":"reset","data":{"a":[' + "[]," * 60_000 + "0]}}", "INVALID_JSON"),
+    ('{"type":"reset","data":{' + '"a":"b",' * 60_000 + '"c":0}}', "INVALID_JSON"),
+    ('{"type":"mcp","data":{}}', "UNKNOWN_TYPE"),
+    ('{"type":["step"]}', "UNKNOWN_TYPE"),
+    ("{}", "UNKNOWN_TYPE"),
+    ('{"type":"step"}', "VALIDATION_ERROR"),
+    ('{"type":"state","data":{}}', "VALIDATION_ERROR"),
+    (step(turns=[TURN] * 513), "VALIDATION_ERROR"),
+    (step(turns=[{}] * 512), "VALIDATION_ERROR"),
+    (step(turns=[{str(k): k for k in range(17)}]), "VALIDATION_ERROR"),
+    (step(text={"secret" * 99: 1}), "VALIDATION_ERROR"),
+    (step(**{"secret" * 99: 1}), "VALIDATION_ERROR"),
+    (step(turns=[{**TURN, "finish": "secret" * 99}] * 500), "VALIDATION_ERROR"),
+]
+
+
+@pytest.mark.parametrize(("message", "code"), REFUSED)
 def test_a_refusal_is_short_and_echoes_nothing(message: str | None, code: str) -> None:
     told = refusal(message)
     assert told["code"] == code

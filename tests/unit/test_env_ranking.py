@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from helpers.work import calls
 from hypothesis import given, settings
@@ -80,27 +78,27 @@ def test_every_passage_is_a_slice_and_none_that_says_something_is_lost(text, cha
     assert [one for one in "".join(found) if one.isalnum()] == letters
 
 
-@pytest.mark.parametrize(
-    ("asked", "passage"),
-    [
-        ("fee", "The FEES rise in May."),
-        ("library", "Both libraries close early."),
-        ("bench", "Three benches stand there."),
-        ("scarf", "Two scarves were lost."),
-        ("wives", "The fisherman's wife waited."),
-        ("hypothesis", "These hypotheses were dropped."),
-        ("code 8306", "PIN: 8306"),
-        ("café", "The cafe\u0301 opens at nine."),
-        ("プランの料金は?", "月額料金は五百円です。"),
-        ("退货期限是多久?", "三十天内可以退货。"),
-        ("ราคาตั๋ว", "ตั๋วใบละสิบบาท"),
-        ("가격", "가격은 만 원입니다."),
-        ("Garantie", "Die Garantiezeit endet im Juni."),
-        ("Mietvertrag", "Der Vertrag läuft ein Jahr."),
-        ("STRASSE", "Die Straße ist gesperrt."),
-        ("Who are we?", "We are the crew."),
-    ],
-)
+OBVIOUS = [
+    ("fee", "The FEES rise in May."),
+    ("library", "Both libraries close early."),
+    ("bench", "Three benches stand there."),
+    ("scarf", "Two scarves were lost."),
+    ("wives", "The fisherman's wife waited."),
+    ("hypothesis", "These hypotheses were dropped."),
+    ("code 8306", "PIN: 8306"),
+    ("café", "The cafe\u0301 opens at nine."),
+    ("プランの料金は?", "月額料金は五百円です。"),
+    ("退货期限是多久?", "三十天内可以退货。"),
+    ("ราคาตั๋ว", "ตั๋วใบละสิบบาท"),
+    ("가격", "가격은 만 원입니다."),
+    ("Garantie", "Die Garantiezeit endet im Juni."),
+    ("Mietvertrag", "Der Vertrag läuft ein Jahr."),
+    ("STRASSE", "Die Straße ist gesperrt."),
+    ("Who are we?", "We are the crew."),
+]
+
+
+@pytest.mark.parametrize(("asked", "passage"), OBVIOUS)
 def test_an_obvious_answer_is_found(asked: str, passage: str) -> None:
     others = ["Nothing else was said.", "天气很好。", "Dann regnet es sehr lange."]
     text = "\n\n".join([others[0], passage, *others[1:]])
@@ -131,18 +129,11 @@ def test_passages_with_the_rarest_words_come_first() -> None:
     assert rank(TEXTS, "Which Kalvot reads maps?", 1, chars=60) == found[:1]
 
 
-@pytest.mark.parametrize(
-    ("documents", "text", "error"),
-    [
-        (TEXTS, "", ValueError),
-        (TEXTS, " ", ValueError),
-        (TEXTS, 5, ValueError),
-        (3, "x", TypeError),
-    ],
-)
-def test_a_wrong_call_names_rank(documents: Any, text: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^rank: "):
-        rank(documents, text)
+def test_a_wrong_call_names_rank() -> None:
+    wrong = [(TEXTS, " ", ValueError), (TEXTS, 5, ValueError), (3, "x", TypeError)]
+    for documents, text, error in wrong:
+        with pytest.raises(error, match=r"^rank: "):
+            rank(documents, text)
 
 
 def test_near_takes_what_stands_around_the_first_passage_and_names_a_stranger() -> None:

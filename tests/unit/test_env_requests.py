@@ -47,30 +47,28 @@ def test_a_body_is_handed_on_unchanged() -> None:
     assert post("/reset", b'{"se', b'ed": 1}') == (200, b'{"seed": 1}')
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        *(b"[]", b"\xff", b"[" * 1000, b'{"action": {"secret": 1}}', b'{"action": 7}', b"{}"),
-        b"[" + b"[]," * 60_000 + b"0]",
-        b'{"action": {"turns": [' + b"{}," * 600 + b"{}]}}",
-    ],
-    ids=range(8),
-)
+WRONG = [
+    *(b"[]", b"\xff", b"[" * 1000, b'{"action": {"secret": 1}}', b'{"action": 7}', b"{}"),
+    b"[" + b"[]," * 60_000 + b"0]",
+    b'{"action": {"turns": [' + b"{}," * 600 + b"{}]}}",
+]
+
+
+@pytest.mark.parametrize("body", WRONG, ids=range(8))
 def test_wrong_structure_is_a_short_422_before_any_route(body):
     status, answer = post("/step", body, app=never)
     assert (status, len(answer) < 1000, b"secret" in answer) == (422, True, False)
 
 
-@pytest.mark.parametrize(
-    ("body", "number", "code"),
-    [
-        (b'{"jsonrpc": "2.0", "method": "openenv/session/create", "id": 7}', 7, -32601),
-        (b'{"id": [1]}', None, -32601),
-        (b"no json", None, -32700),
-        (b"[" * 4000, None, -32700),
-    ],
-    ids=range(4),
-)
+RPC = [
+    (b'{"jsonrpc": "2.0", "method": "openenv/session/create", "id": 7}', 7, -32601),
+    (b'{"id": [1]}', None, -32601),
+    (b"no json", None, -32700),
+    (b"[" * 4000, None, -32700),
+]
+
+
+@pytest.mark.parametrize(("body", "number", "code"), RPC, ids=range(4))
 def test_mcp_answers_anything_with_an_error_of_json_rpc(body, number, code):
     status, answer = post("/mcp", body, app=never)
     told = json.loads(answer)

@@ -81,17 +81,17 @@ def test_a_process_that_is_gone_holds_an_unknown_amount() -> None:
     assert own.faulted > 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("resident", "faulted", "own", "expected"),
-    [
-        (100, 0, 40, 0),
-        (130, 30, 40, 30),  # new pages
-        (100, 20, 40, 20),  # pages that it copied
-        (130, 50, 40, 50),
-        (100, 900, 40, 60),  # no more than it shared: the rest were taken and given back
-        (80, 0, 40, 0),
-        (130, 90, None, 30),
-    ],
-)
+PAGES = [
+    (100, 0, 40, 0),
+    (130, 30, 40, 30),  # new pages
+    (100, 20, 40, 20),  # pages that it copied
+    (130, 50, 40, 50),
+    (100, 900, 40, 60),  # no more than it shared: the rest were taken and given back
+    (80, 0, 40, 0),
+    (130, 90, None, 30),
+]
+
+
+@pytest.mark.parametrize(("resident", "faulted", "own", "expected"), PAGES)
 def test_new_and_copied_pages_are_its_own(resident, faulted, own, expected):
     assert added(MemoryUsage(100, 1000), MemoryUsage(resident, 1000 + faulted), own) == expected

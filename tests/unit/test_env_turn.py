@@ -7,38 +7,37 @@ import pytest
 from env import prompts
 from env.server.tree.turn import parse
 
+WELL_FORMED = [
+    ("Let me look.\n```repl\nx = 1\nprint(x)\n```\nDone.", "x = 1\nprint(x)\n"),
+    ('```repl\nx = "```"\nprint(x)\n```', 'x = "```"\nprint(x)\n'),
+    ('```repl\nFINAL("x")\n```', 'FINAL("x")\n'),  # no plain line
+    ("```repl\r\nx = 1\r\n```", "x = 1\r\n"),
+    ("```python\nx = 1\n```", "x = 1\n"),
+    ("Like this:\n```python\nx = 1\n```\n```repl\ny = 2\n```", "y = 2\n"),
+    ("<think>\n```repl\nbad()\n```\n</think>\n```repl\ngood()\n```", "good()\n"),
+]
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("Let me look.\n```repl\nx = 1\nprint(x)\n```\nDone.", "x = 1\nprint(x)\n"),
-        ('```repl\nx = "```"\nprint(x)\n```', 'x = "```"\nprint(x)\n'),
-        ('```repl\nFINAL("x")\n```', 'FINAL("x")\n'),  # no plain line
-        ("```repl\r\nx = 1\r\n```", "x = 1\r\n"),
-        ("```python\nx = 1\n```", "x = 1\n"),
-        ("Like this:\n```python\nx = 1\n```\n```repl\ny = 2\n```", "y = 2\n"),
-        ("<think>\n```repl\nbad()\n```\n</think>\n```repl\ngood()\n```", "good()\n"),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "code"), WELL_FORMED)
 def test_one_closed_block_is_well_formed(text: str, code: str) -> None:
     turn = parse(text)
     assert (turn.blocks, turn.final_code, turn.well_formed) == ((code,), None, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "opened"),
-    [
-        ("no code at all", 0),
-        ("", 0),
-        ("```py\nx = 1\n```", 0),
-        ("```python\nx = 1", 1),
-        ("```python\nx = 1\n```\n```repl\ny = 2", 1),
-        ("```python\nx = 1\n```\n```python\ny = 2\n```", 2),
-        ("```repl\nx = 1", 1),
-        ("```repl\nx = 1\n```\n```repl\ny = 2\n```", 2),
-        ("```repl\nx = 1\n```\n```repl\ny = 2", 2),
-    ],
-)
+MALFORMED = [
+    ("no code at all", 0),
+    ("", 0),
+    ("```py\nx = 1\n```", 0),
+    ("```python\nx = 1", 1),
+    ("```python\nx = 1\n```\n```repl\ny = 2", 1),
+    ("```python\nx = 1\n```\n```python\ny = 2\n```", 2),
+    ("```repl\nx = 1", 1),
+    ("```repl\nx = 1\n```\n```repl\ny = 2\n```", 2),
+    ("```repl\nx = 1\n```\n```repl\ny = 2", 2),
+]
+
+
+@pytest.mark.parametrize(("text", "opened"), MALFORMED)
 def test_anything_but_one_closed_block_is_malformed(text: str, opened: int) -> None:
     turn = parse(text)
     assert (turn.opened, turn.well_formed) == (opened, False)

@@ -34,15 +34,15 @@ def fixes(machine: Machine) -> dict[str, str]:
     return {part.what: part.fix for part in missing_parts(machine, best_profile(machine))}
 
 
-@pytest.mark.parametrize(
-    ("text", "profile"),
-    [
-        *((T4, "t4"), (A100, "a100"), (H200, "h200"), (OLD_T4, "t4")),
-        ("NVIDIA H100, 81559, 81000, 580.1, 9.0", "h200"),
-        ("Tesla V100, 32510, 32510, 580.1, 7.0", "nano"),  # too old
-        ("GTX 1660, 6144, 6000, 580.1, 7.5", "nano"),  # too small
-    ],
-)
+CHOSEN = [
+    *((T4, "t4"), (A100, "a100"), (H200, "h200"), (OLD_T4, "t4")),
+    ("NVIDIA H100, 81559, 81000, 580.1, 9.0", "h200"),
+    ("Tesla V100, 32510, 32510, 580.1, 7.0", "nano"),  # too old
+    ("GTX 1660, 6144, 6000, 580.1, 7.5", "nano"),  # too small
+]
+
+
+@pytest.mark.parametrize(("text", "profile"), CHOSEN)
 def test_the_largest_profile_that_a_card_fits_is_chosen(text: str, profile: str) -> None:
     assert best_profile(replace(READY, cards=(parse_card(text),))).name == profile
 
@@ -55,20 +55,20 @@ def test_a_machine_with_everything_installed_misses_nothing(text: str) -> None:
     assert report(LAPTOP)[-1] == "Next: make full"
 
 
-@pytest.mark.parametrize(
-    ("card", "change", "what", "fix"),
-    [
-        ("", {"seccomp": False}, "libseccomp", "apt-get install libseccomp2"),
-        ("", {"system": "Darwin"}, "Linux (this is Darwin)", "dev container"),
-        ("", {"memory_bytes": 2 * GB}, "3 GB of memory", "more memory"),
-        ("", {"disk_free_bytes": GB}, "2 GB of free disk", "more disk"),
-        (T4, {"torch_cuda": None}, "torch with CUDA", "make setup-cuda"),
-        (OLD_T4, {}, "driver 550.54.15", "UV_TORCH_BACKEND=cu126 make setup-cuda"),
-        (OLD_T4.replace("550.54.15", "470.256.02"), {}, "driver of 525", "580 or later"),
-        (A100, {"unsloth": False}, "Unsloth", "make setup-cuda"),
-        (A100.replace("40436", "9000"), {}, "38 GB free on the card (found 8.8)", ""),
-    ],
-)
+MISSING = [
+    ("", {"seccomp": False}, "libseccomp", "apt-get install libseccomp2"),
+    ("", {"system": "Darwin"}, "Linux (this is Darwin)", "dev container"),
+    ("", {"memory_bytes": 2 * GB}, "3 GB of memory", "more memory"),
+    ("", {"disk_free_bytes": GB}, "2 GB of free disk", "more disk"),
+    (T4, {"torch_cuda": None}, "torch with CUDA", "make setup-cuda"),
+    (OLD_T4, {}, "driver 550.54.15", "UV_TORCH_BACKEND=cu126 make setup-cuda"),
+    (OLD_T4.replace("550.54.15", "470.256.02"), {}, "driver of 525", "580 or later"),
+    (A100, {"unsloth": False}, "Unsloth", "make setup-cuda"),
+    (A100.replace("40436", "9000"), {}, "38 GB free on the card (found 8.8)", ""),
+]
+
+
+@pytest.mark.parametrize(("card", "change", "what", "fix"), MISSING)
 def test_each_part_that_is_missing_has_a_fix(card, change, what, fix):
     cards = (parse_card(card),) if card else ()
     ((missing, remedy),) = fixes(replace(READY, cards=cards, **change)).items()
@@ -76,15 +76,15 @@ def test_each_part_that_is_missing_has_a_fix(card, change, what, fix):
     assert fix in remedy
 
 
-@pytest.mark.parametrize(
-    ("cards", "torch_cuda", "told"),
-    [
-        ("", None, "found: none"),
-        (T4, "13.0", "found: Tesla T4"),
-        (A100, None, "needs torch with CUDA"),
-        (A100.replace("580", "550"), "13.0", "torch for the driver 550"),
-    ],
-)
+REFUSED = [
+    ("", None, "found: none"),
+    (T4, "13.0", "found: Tesla T4"),
+    (A100, None, "needs torch with CUDA"),
+    (A100.replace("580", "550"), "13.0", "torch for the driver 550"),
+]
+
+
+@pytest.mark.parametrize(("cards", "torch_cuda", "told"), REFUSED)
 def test_a_profile_for_cards_is_refused_where_torch_cannot_use_one(cards, torch_cuda, told):
     machine = replace(READY, cards=(parse_card(cards),) if cards else (), torch_cuda=torch_cuda)
     own = {"model": {"source": "org/model"}, "warmstart": {"kind": "none"}}

@@ -165,17 +165,17 @@ GUESSES += [f"On Mirbex, Kalvot gets {n}." for n in range(10, 100)]
 HALVES = [TWICE[:13], TWICE[13:], ONCE[:13], ONCE[13:]]
 
 
-@pytest.mark.parametrize(
-    ("answer", "read", "settings", "constants"),
-    [
-        (DOCUMENTS, {"p1", "p2"}, {}, {"primary.OVERSHOOT_OFFSET": 100.0}),
-        (GUESSES, set(), {"free_misses": 2000}, {}),
-        (HALVES, set(), {"min_cover": 0.4}, {}),
-        ([WRONG[0]], {"p1", "p2"}, {}, {"components.GATE_FLOOR": 1.0}),
-    ],
-    ids=["documents", "guesses", "shards", "tidy and wrong"],
-)
-def test_without_its_guard_the_cheat_would_pay(answer, read, settings, constants, monkeypatch):
+CHEATS = {
+    "documents": (DOCUMENTS, {"p1", "p2"}, {}, {"primary.OVERSHOOT_OFFSET": 100.0}),
+    "guesses": (GUESSES, set(), {"free_misses": 2000}, {}),
+    "shards": (HALVES, set(), {"min_cover": 0.4}, {}),
+    "tidy and wrong": ([WRONG[0]], {"p1", "p2"}, {}, {"components.GATE_FLOOR": 1.0}),
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_without_its_guard_the_cheat_would_pay(name, monkeypatch):
+    answer, read, settings, constants = CHEATS[name]
     assert score(facts(answer, papers_read=read), SETTINGS).total < 0.25
     for name, value in constants.items():
         monkeypatch.setattr(f"rewards.{name}", value)

@@ -71,19 +71,18 @@ def test_children_that_together_return_most_of_it_have_chosen_nothing() -> None:
 NAN = float("nan")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *(None, [], "ok", PAPERS["p1"], GOLD[:20], GOLD.lower(), GOLD[::-1], OTHER, [GOLD, NAN]),
-        PAPERS["p1"].split("\n"),
-        [GOLD[:13], GOLD[13:]],
-        [PAPERS["p1"][k : k + 30] for k in range(0, 90, 2)],
-        {"paper_id": "c0", "start": 0, "end": 99},
-        {"paper_id": "c0", "start": 0, "end": 10**9},
-        {"paper_id": "c0", "start": True, "end": 60},
-    ],
-    ids=repr,
-)
+NOTHING = [
+    *(None, [], "ok", PAPERS["p1"], GOLD[:20], GOLD.lower(), GOLD[::-1], OTHER, [GOLD, NAN]),
+    PAPERS["p1"].split("\n"),
+    [GOLD[:13], GOLD[13:]],
+    [PAPERS["p1"][k : k + 30] for k in range(0, 90, 2)],
+    {"paper_id": "c0", "start": 0, "end": 99},
+    {"paper_id": "c0", "start": 0, "end": 10**9},
+    {"paper_id": "c0", "start": True, "end": 60},
+]
+
+
+@pytest.mark.parametrize("answer", NOTHING, ids=repr)
 def test_who_returns_nothing_everything_or_a_part_has_found_nothing(answer: Any) -> None:
     assert found(answer) == frozenset()
 

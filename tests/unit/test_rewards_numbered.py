@@ -37,13 +37,16 @@ def test_a_reader_that_replies_the_number_of_the_evidence_has_read_its_paper(rep
     assert found((FOUR, reply))
 
 
+NO_NUMBER = [
+    *("none", "", "3", "1 2 3", "0", "-4", "4.5", "44", "04444", "\u0664", "\u2074", "0x4"),
+    *(None, [], 4.0, True, {"4": 4}, [[4]], "9" * 10_000, 10**5000, [10**5000, -4]),
+    "I am not sure, but in my opinion it could be the 3rd or 4",
+]
+
+
 @pytest.mark.parametrize(
     "reply",
-    [
-        *("none", "", "3", "1 2 3", "0", "-4", "4.5", "44", "04444", "\u0664", "\u2074", "0x4"),
-        *(None, [], 4.0, True, {"4": 4}, [[4]], "9" * 10_000, 10**5000, [10**5000, -4]),
-        "I am not sure, but in my opinion it could be the 3rd or 4",
-    ],
+    NO_NUMBER,
     ids=lambda reply: str(reply)[:20] if not isinstance(reply, (int, list)) else "huge",
 )
 def test_other_replies_name_nothing(reply: Any) -> None:

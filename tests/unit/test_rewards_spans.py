@@ -30,24 +30,23 @@ def test_lists_nested_a_hundred_thousand_deep_are_searched() -> None:
     assert at(deep) == {"p1": [(19, 46)]}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *(None, True, 7, 10**400, "", ".", {}, [[], [[]]]),
-        "Kalvot",  # too short
-        "Kalvot got 42 on Mirbex, as reported.",
-        # gold in another spelling, in a longer text, of another paper or without one
-        *(QUOTE.swapcase(), QUOTE.replace("a", "\u0430"), QUOTE.replace("42", "42\ud800")),
-        *("\u200b".join(QUOTE), f"It says: {QUOTE}", f"{QUOTE} {PAPERS['p2']}"),
-        *({"paper_id": "p2", "text": QUOTE}, {"text": QUOTE}, {QUOTE: 1}, {"answer": [QUOTE]}),
-        # places of another type, from the end, swapped, beyond the text, of too few characters
-        *({**PLACE, "start": 19.0}, {**PLACE, "start": -54, "end": -27}),
-        *({**PLACE, "start": 46, "end": 19}, {**PLACE, "end": 10**30}, {**PLACE, "end": 24}),
-        *({**PLACE, "start": False}, {**PLACE, "paper_id": "p9"}, {**PLACE, "paper_id": ["p1"]}),
-        *({**PLACE, "text": 7}, ["p1", 19, 46], ["p1", "p2"], ["p2", QUOTE]),
-    ],
-    ids=repr,
-)
+NOWHERE = [
+    *(None, True, 7, 10**400, "", ".", {}, [[], [[]]]),
+    "Kalvot",  # too short
+    "Kalvot got 42 on Mirbex, as reported.",
+    # gold in another spelling, in a longer text, of another paper or without one
+    *(QUOTE.swapcase(), QUOTE.replace("a", "\u0430"), QUOTE.replace("42", "42\ud800")),
+    *("\u200b".join(QUOTE), f"It says: {QUOTE}", f"{QUOTE} {PAPERS['p2']}"),
+    *({"paper_id": "p2", "text": QUOTE}, {"text": QUOTE}, {QUOTE: 1}, {"answer": [QUOTE]}),
+    # places of another type, from the end, swapped, beyond the text, of too few characters
+    *({**PLACE, "start": 19.0}, {**PLACE, "start": -54, "end": -27}),
+    *({**PLACE, "start": 46, "end": 19}, {**PLACE, "end": 10**30}, {**PLACE, "end": 24}),
+    *({**PLACE, "start": False}, {**PLACE, "paper_id": "p9"}, {**PLACE, "paper_id": ["p1"]}),
+    *({**PLACE, "text": 7}, ["p1", 19, 46], ["p1", "p2"], ["p2", QUOTE]),
+]
+
+
+@pytest.mark.parametrize("answer", NOWHERE, ids=repr)
 def test_what_points_nowhere_is_nothing(answer: object) -> None:
     assert at(answer) == {}
 

@@ -113,17 +113,17 @@ def test_a_wrong_setting_is_refused_with_its_path(overrides: list[str], told: st
     assert len(str(caught.value)) < 2_000
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (None, "params.yaml does not exist"),
-        ("a: [", "is not valid YAML"),
-        ("- 1", "must contain sections"),
-        ("train:\n\tsteps: 3\n", "not tabs"),
-        ("train:\n  steps: 3\n  steps: 4\n", "is there twice"),
-        ("profile: quick\n", "holds the settings of nano (found 'quick')"),
-    ],
-)
+BROKEN = [
+    (None, "params.yaml does not exist"),
+    ("a: [", "is not valid YAML"),
+    ("- 1", "must contain sections"),
+    ("train:\n\tsteps: 3\n", "not tabs"),
+    ("train:\n  steps: 3\n  steps: 4\n", "is there twice"),
+    ("profile: quick\n", "holds the settings of nano (found 'quick')"),
+]
+
+
+@pytest.mark.parametrize(("content", "told"), BROKEN)
 def test_a_missing_or_broken_file_is_told(folder: Path, content: str | None, told: str) -> None:
     path = folder / "params.yaml"
     path.unlink() if content is None else path.write_text(content)
@@ -200,20 +200,20 @@ def test_an_edit_does_not_change_the_settings_of_a_running_chain(resolved, monke
 FILES = ["prepare.source=files", "prepare.files.path=mine.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "name", "wanted"),
-    [
-        (["model.template=mine.jinja"], "template", "mine.jinja"),
-        (["model.source=mine", "warmstart.kind=none"], "model", "mine"),
-        ([QWEN, "warmstart.kind=none"], "model", None),  # on the Hub
-        ([], "model", None),  # not the folder that is called nano
-        (FILES, "problems", "mine.jsonl"),
-        (FILES, "documents", None),
-        ([*FILES, "prepare.files.documents=mine"], "documents", "mine"),
-        # Without the file, DVC could only say that something is missing; the stage says what.
-        (["prepare.source=files", "prepare.files.path=absent.jsonl"], "problems", None),
-    ],
-)
+WATCHED = [
+    (["model.template=mine.jinja"], "template", "mine.jinja"),
+    (["model.source=mine", "warmstart.kind=none"], "model", "mine"),
+    ([QWEN, "warmstart.kind=none"], "model", None),  # on the Hub
+    ([], "model", None),  # not the folder that is called nano
+    (FILES, "problems", "mine.jsonl"),
+    (FILES, "documents", None),
+    ([*FILES, "prepare.files.documents=mine"], "documents", "mine"),
+    # Without the file, DVC could only say that something is missing; the stage says what.
+    (["prepare.source=files", "prepare.files.path=absent.jsonl"], "problems", None),
+]
+
+
+@pytest.mark.parametrize(("overrides", "name", "wanted"), WATCHED)
 def test_dvc_watches_the_users_files_while_they_are_the_source(folder, overrides, name, wanted):
     for own in ("mine", "nano"):
         (folder / own).mkdir()

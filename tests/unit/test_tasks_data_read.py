@@ -217,18 +217,18 @@ def test_whatever_a_row_holds_it_is_rejected_in_printable_words(tmp_path, value,
 # --- whole files ---
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "word"),
-    [
-        ("absent.jsonl", None, "does not exist"),
-        (".", None, "is a folder"),
-        ("problems.csv", b"question\n", "is not .jsonl"),
-        ("problems.jsonl", b"", "contains no row"),
-        ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "UTF-16"),
-        ("problems.jsonl", b"\xe4\xe4\xe4\n\xe4", "in UTF-8"),
-        ("problems.jsonl", b'{\n "question": "q"\n}', "without indentation"),
-    ],
-)
+UNREADABLE = [
+    ("absent.jsonl", None, "does not exist"),
+    (".", None, "is a folder"),
+    ("problems.csv", b"question\n", "is not .jsonl"),
+    ("problems.jsonl", b"", "contains no row"),
+    ("problems.jsonl", json.dumps(GOOD).encode("utf-16"), "UTF-16"),
+    ("problems.jsonl", b"\xe4\xe4\xe4\n\xe4", "in UTF-8"),
+    ("problems.jsonl", b'{\n "question": "q"\n}', "without indentation"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "word"), UNREADABLE)
 def test_a_file_that_cannot_be_read_at_all_is_one_clear_error(tmp_path, name, content, word):
     path = tmp_path / name
     if content is not None:

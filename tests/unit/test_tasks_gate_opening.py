@@ -30,10 +30,10 @@ def test_random_code_and_random_lines_open_it_in_one_of_a_hundred_runs_at_most(l
     assert either(*(opens(share, SUCCESSES) for share in luck.values())) < 0.01
 
 
-@pytest.mark.parametrize(
-    ("share", "reads", "only_searches"),
-    [(0.02, 0.34, 0.00), (0.05, 0.81, 0.03), (0.10, 0.99, 0.39), (0.20, 1.00, 0.97)],
-)
+SHARES = [(0.02, 0.34, 0.00), (0.05, 0.81, 0.03), (0.10, 0.99, 0.39), (0.20, 1.00, 0.97)]
+
+
+@pytest.mark.parametrize(("share", "reads", "only_searches"), SHARES)
 def test_a_model_opens_it_as_often_as_the_docstring_says(share, reads, only_searches):
     assert opens(share, FINDS) == pytest.approx(reads, abs=0.005)
     assert opens(share, SUCCESSES) == pytest.approx(only_searches, abs=0.005)
