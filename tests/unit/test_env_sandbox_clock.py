@@ -18,10 +18,6 @@ def run(*ticks: tuple[float, float, float | None, str], waiting: bool = False) -
     return clock
 
 
-def test_a_cell_that_computes_owns_all_its_time() -> None:
-    assert run((0.1, 0.1, 0.0, "R"), (0.2, 0.2, 0.0, "R")).own_s == pytest.approx(0.2)
-
-
 def test_waiting_for_a_processor_is_not_its_own_time() -> None:
     clock = run((0.1, 0.0, 5.0, "R"), (0.2, 0.01, 5.09, "R"), (0.3, 0.02, 5.18, "R"))
     assert clock.own_s == pytest.approx(0.01 + 0.01)

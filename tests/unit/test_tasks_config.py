@@ -80,7 +80,6 @@ QWEN = "model.source=Qwen/Qwen3-4B"
 WRONG: list[tuple[list[str], str]] = [
     (["nothing.here=3"], "nothing: unknown key"),
     (["overrides=[a=1]"], "overrides: unknown key"),
-    (["train.stepps=3"], "Did you mean train.steps?"),
     (["env.limits.max_turn=3"], "Did you mean env.limits.max_turns?"),
     (["train.steps=0", "gate.baseline_episodes=0"], "gate.baseline_episodes"),  # all are told
     (["train.steps=many"], "train.steps"),
