@@ -185,7 +185,7 @@ def test_only_honest_calls_of_rank_reach_the_model(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_client_that_leaves_ends_a_long_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.embedding, "embedder", Alphabet)
+    monkeypatch.setattr(module.embedding, "embedder", lambda: pytest.fail("it ranks on"))
 
     def script(code: str) -> Any:
         played.tree.stop()
