@@ -51,9 +51,8 @@ def asking(*replies: str) -> Trajectory:
 
 
 def test_two_idle_readers_are_taught_for_each_that_finds_something() -> None:
-    left_out = repetitive(
-        {3: asking("no", "yes", *["no"] * 9), 4: asking("no")}, ["no"], seed=0, most=2
-    )
+    played = {3: asking("no", "yes", *["no"] * 9), 4: asking("no")}
+    left_out = repetitive(played, ["no"], seed=0, most=2)
     assert (3, 2) not in left_out
     assert len([frame for number, frame in left_out if number == 3]) == 10 - 2
     assert (4, 1) in left_out
@@ -62,9 +61,8 @@ def test_two_idle_readers_are_taught_for_each_that_finds_something() -> None:
 
 
 def test_two_hundred_roots_of_the_keyed_plan_are_enough() -> None:
-    left_out = repetitive(
-        {number: asking("1") for number in range(202)}, ["none"], seed=0, most=200
-    )
+    played = {number: asking("1") for number in range(202)}
+    left_out = repetitive(played, ["none"], seed=0, most=200)
     assert {frame for _, frame in left_out} == {0}
     assert len(left_out) == 2
     # Problems are sorted by level, and every level has its own roots.

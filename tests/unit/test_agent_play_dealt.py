@@ -14,6 +14,10 @@ PARTS = {0: [0, 1, 4, 5], 1: [2, 3]}
 """Places of the episodes that each of two ranks plays."""
 
 
+def trees(places):
+    return [Trajectory(SPECS[n].problem_id, str(SPECS[n].seed)) for n in places]
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("other_fails", [False, True])
 def test_whole_groups_are_dealt_and_a_loss_of_one_rank_is_one_of_all(
@@ -21,22 +25,18 @@ def test_whole_groups_are_dealt_and_a_loss_of_one_rank_is_one_of_all(
 ):
     def gather(own):
         places = PARTS[1 - rank]
-        trees = [Trajectory(SPECS[n].problem_id, str(SPECS[n].seed)) for n in places]
-        parts = [own, (places, trees, "gone" if other_fails else None)]
+        parts = [own, (places, trees(places), "gone" if other_fails else None)]
         return parts if rank == 0 else parts[::-1]
 
     def play(specs):
         assert specs == [SPECS[n] for n in PARTS[rank]]
-        return [Trajectory(spec.problem_id, str(spec.seed)) for spec in specs]
+        return trees(PARTS[rank])
 
-    for name, value in {"count": 2, "index": rank}.items():
-        monkeypatch.setattr(ranks, name, lambda value=value: value)
+    monkeypatch.setattr(ranks, "count", lambda: 2)
+    monkeypatch.setattr(ranks, "index", lambda: rank)
     monkeypatch.setattr(ranks, "gather", gather)
     if other_fails:
         with pytest.raises(EpisodeError, match="gone"):
             ranks.play_dealt(play, SPECS)
     else:
-        found = ranks.play_dealt(play, SPECS)
-        assert [(t.problem_id, t.difficulty) for t in found] == [
-            (spec.problem_id, str(spec.seed)) for spec in SPECS
-        ]
+        assert ranks.play_dealt(play, SPECS) == trees(range(len(SPECS)))

@@ -130,13 +130,11 @@ VOIDED = {
 def both(mean: float, seed: int) -> dict[str, float]:
     """Noisy rewards of 60 problems in 20 collections; hard problems are worth less."""
     rng = np.random.default_rng(seed)
-    return {
-        f"g{n // 3}-{level}-{n}": float(
-            np.clip(rng.normal(mean - 0.4 * (level == "hard"), 0.3), 0, 1)
-        )
-        for n in range(60)
-        for level in [("easy", "medium", "hard")[n % 3]]
-    }
+    levels = ["easy", "medium", "hard"] * 20
+    means = [mean - 0.4 * (level == "hard") for level in levels]
+    rewards = np.clip(rng.normal(means, 0.3), 0, 1).tolist()
+    names = [f"g{n // 3}-{level}-{n}" for n, level in enumerate(levels)]
+    return dict(zip(names, rewards, strict=True))
 
 
 def without_scores(row: report.EpisodeRow) -> report.EpisodeRow:

@@ -76,10 +76,8 @@ async def test_a_step_is_not_idle_time() -> None:
 
 def test_an_exceptions_text_reaches_neither_the_client_nor_a_line_of_its_own_in_the_log(caplog):
     async def failing(scope: Scope, receive: Receive, send: Send) -> None:
-        text = json.dumps(
-            {"type": "error", "data": {"message": "a\nCRITICAL" * 999, "code": "SESSION_ERROR"}},
-            separators=(",", ":"),
-        )
+        said = {"message": "a\nCRITICAL" * 999, "code": "SESSION_ERROR"}
+        text = json.dumps({"type": "error", "data": said}, separators=(",", ":"))
         await send({"type": "websocket.send", "text": text})
 
     client = Client()

@@ -58,16 +58,11 @@ def test_a_short_piece_joins_what_it_belongs_to() -> None:
     assert list(passages("a" + "\n" * 3000 + "b", 99, 12)) == ["a", "b"]
 
 
+PIECES = [*"aB.?! |-\n\t", "\n\n", "\n|---|\n", "\ud800", "e\u0301", "中", "the cat sat. "]
+
+
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            [*"aB.?! |-\n\t", "\n\n", "\n|---|\n", "\ud800", "e\u0301", "中", "the cat sat. "]
-        )
-    ).map("".join),
-    st.integers(1, 40),
-    st.integers(1, 20),
-)
+@given(st.lists(st.sampled_from(PIECES)).map("".join), st.integers(1, 40), st.integers(1, 20))
 def test_every_passage_is_a_slice_and_none_that_says_something_is_lost(text, chars, least):
     found, at = list(passages(text, chars, least)), 0
     for passage in found:

@@ -14,8 +14,7 @@ from env.server.sandbox.slots import Slots
 class Clock:
     """Seconds that only a cell's work moves."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    seconds = 0.0
 
     def __call__(self) -> float:
         return self.seconds

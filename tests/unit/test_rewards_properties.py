@@ -230,9 +230,8 @@ def test_more_work_never_pays(world: World, errors: int, calls: int, more: int) 
 
 # --- arbitrary input
 
-KEYS = st.sampled_from(["paper_id", "text", "start", "end", "", "\ud800", "TEXT"]) | st.text(
-    max_size=4
-)
+NAMES = ["paper_id", "text", "start", "end", "", "\ud800", "TEXT"]
+KEYS = st.sampled_from(NAMES) | st.text(max_size=4)
 NUMBERS = st.integers() | st.floats() | st.booleans() | st.sampled_from([10**400, -(10**400)])
 TEXTS = st.text("ab", max_size=24) | st.text(st.characters(codec=None), max_size=8)
 ANYTHING = st.recursive(

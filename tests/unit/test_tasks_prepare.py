@@ -121,8 +121,7 @@ def test_a_source_that_gives_too_little_is_refused(place: Path) -> None:
         recorded(prepare, check({"prepare": {"source": "files"}}, "test"))
 
 
-def test_problems_of_other_settings_are_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_problems_of_other_settings_are_refused(place: Path) -> None:
     params = Params()
     prepared.require_current(params)  # nothing was prepared: the stage itself says so
     report = {"source": "synthetic", prepared.KEY: prepared.digest(params)}
