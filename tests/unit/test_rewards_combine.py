@@ -173,9 +173,9 @@ CHEATS = {
 }
 
 
-@pytest.mark.parametrize("name", CHEATS)
-def test_without_its_guard_the_cheat_would_pay(name, monkeypatch):
-    answer, read, settings, constants = CHEATS[name]
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_without_its_guard_the_cheat_would_pay(cheat, monkeypatch):
+    answer, read, settings, constants = CHEATS[cheat]
     assert score(facts(answer, papers_read=read), SETTINGS).total < 0.25
     for name, value in constants.items():
         monkeypatch.setattr(f"rewards.{name}", value)
