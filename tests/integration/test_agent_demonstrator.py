@@ -16,7 +16,6 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from env.client import Sessions
 from env.problems.schema import Problem
-from env.problems.store import ProblemStore
 from env.settings import EnvSettings
 from tasks.config import resolve
 from tasks.config.params import Params
@@ -32,13 +31,14 @@ def played(
 
 
 @pytest.mark.parametrize("style", ["compact", "full"])
-def test_readers_choose_the_sentences_of_fields(
-    style: str, server_params: Params, server_url: str, server_problems: ProblemStore
-) -> None:
+def test_readers_choose_the_sentences_of_fields(style, server_params, server_url, server_problems):
     problems = [server_problems.get(name) for name in server_problems.ids("train")[::9]]
     env = server_params.env.model_copy(update={"prompt_style": style})
     with Sessions(server_url, 8) as sessions:
         episodes, _ = played(sessions, env, problems)
+        repaired, policy = played(sessions, env, problems, slips=1.0)
+    assert all(episode.metrics.exact_match for episode in repaired)
+    assert len(policy.mistakes) == len(problems)
     for episode in episodes:
         assert episode.metrics.exact_match
         assert {frame.kind for frame in episode.children(0)} == {"llm"}
@@ -77,9 +77,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Params, Sess
 
 @pytest.mark.parametrize("style", ["full", "compact"])
 @pytest.mark.parametrize("slips", [0.0, 1.0])
-def test_readers_choose_ranked_passages_of_other_problems(
-    own: tuple[Params, Sessions], style: str, slips: float
-) -> None:
+def test_readers_choose_ranked_passages_of_other_problems(own, style, slips):
     params, sessions = own
     # The server's own style: only the words of the turns differ.
     env = params.env.model_copy(update={"prompt_style": style})

@@ -1,4 +1,4 @@
-"""Supervised training of an adapter: its loss against rows one by one, and a tiny Qwen3."""
+"""Supervised training of an adapter: its loss against rows one by one, its ends, its resume."""
 
 from __future__ import annotations
 
@@ -12,57 +12,17 @@ from helpers.random_model import flat, qwen, tokenizer
 from helpers.tiny_trees import VOCAB, tiny_model, tiny_tokenizer
 from torch.nn import functional
 
-from agent.demonstrations.demonstrator import Demonstrator
-from agent.demonstrations.rows import (
-    IGNORED,
-    DemonstrationRow,
-    TokenisedPolicy,
-    demonstration_rows,
-    good_episodes,
-)
+from agent.demonstrations.rows import IGNORED, DemonstrationRow
 from agent.errors import PolicyError
-from agent.policies.conversations import Conversations
-from agent.rollouts.engine import play
-from agent.rollouts.specs import EpisodeSpec
-from agent.settings import GenerationSettings, SftSettings, TrainSettings
+from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints
 from agent.training.checkpoints import Resume
-from env.problems.store import ProblemStore
-from tasks.config.params import Params
 
 # One group, so that one process imports TRL.
 pytestmark = [pytest.mark.usefixtures("trainer_imported"), pytest.mark.xdist_group("trainer")]
 
 TRAIN = TrainSettings(micro_batch_tokens=2048)
-GENERATION = GenerationSettings(max_turn_tokens=480, max_frame_tokens=1536)
 SFT = SftSettings(epochs=4, learning_rate=2e-2, batch_tokens=4096)
-
-
-def test_an_adapter_learns_demonstrations_in_float32(
-    server_params: Params, server_url: str, server_problems: ProblemStore, tmp_path: Path
-) -> None:
-    from agent.demonstrations.supervised import count_steps, train_adapter
-
-    ids = server_problems.ids("train", "easy")[:8]
-    specs = [EpisodeSpec(name, seed=n, difficulty="easy") for n, name in enumerate(ids)]
-    policy = Demonstrator(list(map(server_problems.get, ids)), server_params.env, slips=0.5)
-    conversations = Conversations(qwen(), tokenizer(), GENERATION)
-    episodes = play(TokenisedPolicy(policy, conversations), server_url, specs, sessions=4)
-    rows = demonstration_rows(good_episodes(episodes, 0.7), policy.mistakes)
-    assert len(rows) > len(episodes)
-    assert all(max(row["labels"]) > IGNORED for row in rows)
-    losses: list[float] = []
-    model = qwen()
-    train_adapter(
-        *(model, tokenizer(), rows, SFT, TRAIN),
-        out=tmp_path / "adapter",
-        start=Resume(tmp_path / "checkpoints"),
-        on_step=lambda step, figures: losses.append(figures["loss"]),
-    )
-    assert len(losses) == count_steps(rows, SFT, TRAIN)
-    assert losses[-1] < 0.8 * losses[0]
-    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
-    assert (tmp_path / "adapter/adapter_model.safetensors").is_file()
 
 
 def trainer_of(folder: Path, model: Any, tokenizer: Any, rows: Any, tokens: int) -> Any:
@@ -101,9 +61,7 @@ def sft_gradient(folder: Path, model: Any) -> torch.Tensor:
     return steps_gradient(trainer_of(folder, model, tokenizer(), rows, 160), 100_000)[1]
 
 
-def test_gradients_of_a_float16_model_are_those_of_float32(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_of_a_float16_model_are_those_of_float32(tmp_path, monkeypatch):
     from agent.demonstrations import supervised
 
     cosine = torch.nn.CosineSimilarity(dim=0)
@@ -149,17 +107,17 @@ def demonstrated() -> list[DemonstrationRow]:
     return [*rows, DemonstrationRow(input_ids=root, labels=labels)]
 
 
-def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monkeypatch):
+def test_a_training_learns_and_after_a_kill_ends_with_the_same_weights(tmp_path, monkeypatch):
     from agent.demonstrations import supervised
 
     monkeypatch.setattr(supervised, "SAVE_EVERY", 1)
-    settings = SftSettings(epochs=3).model_copy(update={"batch_tokens": 64})
+    settings = SFT.model_copy(update={"epochs": 3, "batch_tokens": 64})
     few = TrainSettings(micro_batch_tokens=64)
-    killed_at, steps = 7, []
+    killed_at, losses = 7, {}
 
     def teach(name: str, start: Path | None = None, last: int = 10**9) -> torch.Tensor:
         def on_step(step: int, figures: dict[str, float]) -> None:
-            steps.append(step)
+            losses[step] = figures["loss"]
             if step == last:
                 raise KeyboardInterrupt
 
@@ -173,15 +131,18 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monk
         return flat([weight for weight in model.parameters() if weight.requires_grad])
 
     whole = teach("whole")
-    count = len(steps)
+    count = supervised.count_steps(demonstrated(), settings, few)
+    assert list(losses) == list(range(1, count + 1))
+    first, *_, last = np.array_split(list(losses.values()), 3)
+    assert last.mean() < first.mean()
     with pytest.raises(KeyboardInterrupt):
         teach("killed", last=killed_at)
     start = checkpoints.choose(tmp_path / "killed", {"settings": "a"})
     assert start.state is not None
     assert count // 3 < start.state["step"] < killed_at  # in the second epoch
-    steps.clear()
+    losses.clear()
     assert torch.equal(teach("killed", start.checkpoint), whole)
-    assert steps == list(range(killed_at, count + 1))
+    assert list(losses) == list(range(killed_at, count + 1))
     assert checkpoints.choose(tmp_path / "killed", {"settings": "b"}).checkpoint is None
 
 
