@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 
@@ -88,14 +89,14 @@ def save_qwen(folder: Path) -> Path:
     return folder
 
 
-def write_base(monkeypatch: Any, source: Path, out: Path, dtype: torch.dtype) -> Path:
-    """Write a 4-bit base as on a device that computes in `dtype`."""
+def write_base(folder: Path, dtype: torch.dtype) -> Path:
+    """Write `source`, and its 4-bit `base` as on a device that computes in `dtype`."""
     from agent.models import base_model, model_files
 
-    with monkeypatch.context() as patched:
-        patched.setattr(model_files, "compute_dtype", lambda device: dtype)
-        base_model.prepare_base(ModelSettings(source=str(source), quantisation="nf4"), out)
-    return out
+    settings = ModelSettings(source=str(save_qwen(folder / "source")), quantisation="nf4")
+    with mock.patch.object(model_files, "compute_dtype", return_value=dtype):
+        base_model.prepare_base(settings, folder / "base")
+    return folder / "base"
 
 
 def write_adapter(base: Path, out: Path, scale: float = 0.02) -> Path:

@@ -44,10 +44,8 @@ def multiplied(layer: torch.nn.Module, dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_the_twin_has_bit_for_bit_the_weights_that_4_bit_layers_multiply_with(
-    monkeypatch: pytest.MonkeyPatch, source: Path, tmp_path: Path, dtype: torch.dtype
-) -> None:
-    base = write_base(monkeypatch, source, tmp_path / "base", dtype)
+def test_the_twin_has_bit_for_bit_the_weights_that_4_bit_layers_multiply_with(tmp_path, dtype):
+    base = write_base(tmp_path, dtype)
     model, tokenizer = load_model(base)
     twin, _ = load_model(base / model_files.TWIN, dtype=dtype)
     stored = load_file(base / "twin/model.safetensors")
@@ -56,9 +54,7 @@ def test_the_twin_has_bit_for_bit_the_weights_that_4_bit_layers_multiply_with(
     assert {name.rpartition(".")[2] for name in layers} == set(PROJECTIONS)
     assert len(layers) == 14
     for name, layer in layers.items():
-        weights = multiplied(layer, dtype)
-        assert torch.equal(weights, stored[f"{name}.weight"]), name
-        assert torch.equal(weights, multiplied(twin.get_submodule(name), dtype)), name
+        assert torch.equal(multiplied(layer, dtype), stored[f"{name}.weight"]), name
     with torch.no_grad():
         assert torch.equal(model(IDS).logits, twin(IDS).logits)
         whole = qwen(dtype=dtype)(IDS).logits  # control: 4 bits do change the model
@@ -75,15 +71,13 @@ def test_a_base_of_16_bit_keeps_its_weights_and_has_no_twin(source: Path, tmp_pa
     assert not (tmp_path / "base/twin").exists()
 
 
-def test_gradients_pass_through_4_bit_layers_that_were_evaluated(
-    source: Path, tmp_path: Path
-) -> None:
+def test_gradients_pass_through_4_bit_layers_that_were_evaluated(tmp_path: Path) -> None:
     from bitsandbytes.functional import has_avx512bf16
 
-    prepare_base(ModelSettings(source=str(source), quantisation="nf4"), tmp_path / "base")
+    base = write_base(tmp_path, torch.float32)
 
     def gradient(repack: bool) -> torch.Tensor:
-        model, _ = load_model(tmp_path / "base")
+        model, _ = load_model(base)
         layers = [layer for layer in model.modules() if hasattr(layer, "quant_state")]
         assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
         for layer in layers:
@@ -92,8 +86,7 @@ def test_gradients_pass_through_4_bit_layers_that_were_evaluated(
         with torch.no_grad():
             model.eval()(IDS)
         model.train()(IDS, labels=IDS).loss.backward()
-        found: torch.Tensor = embedding.weight.grad
-        return found
+        return embedding.weight.grad
 
     kept = gradient(repack=False)
     assert float(kept.norm()) > 0.1
@@ -105,9 +98,7 @@ def test_gradients_pass_through_4_bit_layers_that_were_evaluated(
 @pytest.mark.parametrize(
     ("native", "dtype"), [(True, torch.bfloat16), (False, torch.float16), (None, torch.float32)]
 )
-def test_the_number_format_follows_the_device(
-    monkeypatch: pytest.MonkeyPatch, native: bool | None, dtype: torch.dtype
-) -> None:
+def test_the_number_format_follows_the_device(monkeypatch, native, dtype):
     def supported(including_emulation: bool = True) -> bool:
         return bool(native) or including_emulation
 
@@ -148,16 +139,12 @@ def fetched(hub: SpaceHub) -> set[str]:
     return {one.rpartition("/")[2] for one in hub.asked if "GET" in one and "/resolve/" in one}
 
 
-def test_a_model_of_the_hub_becomes_the_base(
-    hub: SpaceHub, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_the_hub_becomes_the_base(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "BASE", tmp_path / "models/base")
-    overrides = ["model.source=org/good", "model.quantisation=nf4", "warmstart.kind=none"]
+    overrides = ["model.source=org/good", "warmstart.kind=none", "env.prompt_style=full"]
     run = Recorder()
-    base = warmstart.run(resolve(overrides=[*overrides, "env.prompt_style=full"]), run)
-    with torch.no_grad():
-        twin, _ = load_model(base / "twin")
-        assert torch.equal(load_model(base)[0](IDS).logits, twin(IDS).logits)
+    base = warmstart.run(resolve(overrides=overrides), run)
+    load_model(base)
     origin = f"org/good@{SHA}"
     told = json.loads((base / warm_start.PROVENANCE).read_text())
     assert run.tags["base"] == told["from"] == origin
@@ -166,9 +153,7 @@ def test_a_model_of_the_hub_becomes_the_base(
     assert len(list(base.parent.iterdir())) == 1
 
 
-def test_a_llama_with_the_files_of_smollm2_on_the_hub_becomes_the_base(
-    hub: SpaceHub, tmp_path: Path
-) -> None:
+def test_a_llama_with_the_files_of_smollm2_on_the_hub_becomes_the_base(hub, tmp_path):
     folder = tmp_path / "smollm2"
     llama(dtype=torch.bfloat16).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
@@ -227,9 +212,7 @@ UNFIT: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("change", "word"), UNFIT)
-def test_a_folder_that_cannot_be_a_base_is_refused(
-    source: Path, tmp_path: Path, change: Callable[[Path], object], word: str
-) -> None:
+def test_a_folder_that_cannot_be_a_base_is_refused(source, tmp_path, change, word):
     change(Path(shutil.copytree(source, tmp_path / "changed")))
     with pytest.raises(PolicyError, match=word):
         prepare_base(ModelSettings(source=str(tmp_path / "changed")), tmp_path / "base")
@@ -248,9 +231,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "config", "word"), REFUSED)
-def test_a_model_of_the_hub_is_refused_before_its_weights_are_fetched(
-    hub: SpaceHub, tmp_path: Path, settings: dict[str, str], config: dict[str, object], word: str
-) -> None:
+def test_a_model_is_refused_before_its_weights_are_fetched(hub, tmp_path, settings, config, word):
     files = dict(hub.repos["model", "org/good"].files)
     files["config.json"] = json.dumps(json.loads(files["config.json"]) | config).encode()
     hub.add("model", "org/odd", files)

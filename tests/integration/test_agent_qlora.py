@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.random_model import observed, save_qwen, write_adapter, write_base
+from helpers.random_model import observed, write_adapter, write_base
 
 from agent.errors import ExportError
 from agent.policies.hf_policy import load_model
@@ -21,17 +21,9 @@ from agent.training.merge import merge
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.xdist_group("transformers")]
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model before it is quantised; read only."""
-    return save_qwen(tmp_path_factory.mktemp("source"))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])  # float32: the whole path
-def test_a_merge_onto_the_twin_behaves_like_the_4_bit_model_and_its_adapter(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
-) -> None:
-    base = write_base(monkeypatch, source, tmp_path / "base", dtype)
+def test_a_merge_onto_the_twin_behaves_like_the_4_bit_model_and_its_adapter(tmp_path, dtype):
+    base = write_base(tmp_path, dtype)
     adapter = write_adapter(base, tmp_path / "adapter")
     live, effect = observed(base, adapter)
     arithmetic = str(dtype).removeprefix("torch.")
@@ -45,10 +37,8 @@ def test_a_merge_onto_the_twin_behaves_like_the_4_bit_model_and_its_adapter(
     assert effect > 0.05
 
 
-def test_other_merges_would_damage_the_model_and_are_refused(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = write_base(monkeypatch, source, tmp_path / "base", torch.float32)
+def test_other_merges_would_damage_the_model_and_are_refused(tmp_path: Path) -> None:
+    base = write_base(tmp_path, torch.float32)
     adapter = write_adapter(base, tmp_path / "adapter")
     live, effect = observed(base, adapter)
     limit = LIMITS["float16"]
@@ -69,7 +59,7 @@ def test_other_merges_would_damage_the_model_and_are_refused(
     tokenizer.save_pretrained(tmp_path / "naive")
     assert refused(tmp_path / "naive") > 10 * limit
     # Onto the weights from before the quantisation.
-    merge(source, adapter, tmp_path / "unquantised", dtype="float16")
+    merge(tmp_path / "source", adapter, tmp_path / "unquantised", dtype="float16")
     assert refused(tmp_path / "unquantised") > 10 * limit
     # Without a twin there is nothing that a merge may use.
     shutil.copytree(base, tmp_path / "alone", ignore=shutil.ignore_patterns("twin"))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.random_model import save_qwen, write_adapter, write_base
+from helpers.random_model import write_adapter, write_base
 
 from agent.demonstrations.unsloth_process import load_with_unsloth
 from agent.policies.hf_policy import load_model
@@ -29,10 +29,7 @@ SIGNATURES = json.loads((ROOT / "tests/data/unsloth_signatures.json").read_text(
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A 4-bit base that computes in float16; read only."""
-    folder = tmp_path_factory.mktemp("base")
-    with pytest.MonkeyPatch.context() as patched:
-        source = save_qwen(folder / "source")
-        return write_base(patched, source, folder / "base", torch.float16)
+    return write_base(tmp_path_factory.mktemp("base"), torch.float16)
 
 
 @pytest.fixture
@@ -63,9 +60,7 @@ def test_a_4_bit_base_gets_an_adapter_by_arguments_of_unsloth(base: Path, calls:
     assert all(weight.requires_grad == ("lora" in n) for n, weight in model.named_parameters())
 
 
-def test_the_adapter_of_a_base_is_loaded_into_it(
-    base: Path, calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_adapter_of_a_base_is_loaded_into_it(base, calls, tmp_path, monkeypatch):
     own = Path(shutil.copytree(base, tmp_path / "base"))
     write_adapter(own, own / "adapter")
     expected, _ = load_model(own)
@@ -112,9 +107,7 @@ print(json.dumps({
 
 
 @pytest.mark.nightly
-def test_the_real_unsloth_has_the_recorded_parameters_and_changes_no_gradient(
-    tmp_path: Path,
-) -> None:
+def test_the_real_unsloth_has_the_recorded_parameters_and_changes_no_gradient(tmp_path):
     if importlib.util.find_spec("unsloth") is None:
         pytest.skip("needs unsloth and unsloth-zoo of constraints-cuda.txt, without torchvision")
     functions = sorted(SIGNATURES.keys() - {"version"})
