@@ -44,9 +44,7 @@ def test_a_step_before_a_reset_is_refused(environment: RLMEnvironment) -> None:
     assert not early.frames
 
 
-def test_an_answer_counts_when_the_smallest_episode_is_scored_first(
-    environment: RLMEnvironment, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_counts_when_the_smallest_is_scored_first(environment, service, monkeypatch):
     sizes: list[int] = []
     turn = service.scoring.turn
     monkeypatch.setattr(service.scoring, "turn", lambda size: (sizes.append(size), turn(size))[1])
@@ -123,9 +121,7 @@ def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service, environ
     assert environment.step(ANSWER).reward == 0.0
 
 
-def test_served_problems_share_by_their_id_and_own_documents_do_not(
-    service: Service, environment: RLMEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_problems_share_by_their_id_and_own_documents_do_not(service, environment, monkeypatch):
     calls: list[tuple[Any, str | None]] = []
     plain = service.host.open
 
@@ -182,19 +178,13 @@ def test_wrong_settings_name_file_and_key(tmp_path: Path, text: str, word: str) 
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("limits", "fits"),
-    [
-        ({}, True),
-        ({"max_frames": 16, "max_turns": 4}, True),
-        ({"max_frames": 12, "max_turns": 4}, False),
-        ({"max_frames": 6, "max_turns": 64}, False),
-    ],
-)
-def test_the_trees_budget_is_never_below_what_efficiency_pays_for(limits, fits):
-    settings = ServerSettings(env=EnvSettings(limits=LimitSettings(**limits)))
-    if fits:
+def test_the_trees_budget_is_never_below_what_efficiency_pays_for() -> None:
+    def check(**limits: int) -> None:
+        settings = ServerSettings(env=EnvSettings(limits=LimitSettings(**limits)))
         check_budget(settings, gold_papers=6)
-    else:
+
+    check()
+    check(max_frames=16, max_turns=4)
+    for frames, turns in ((12, 4), (6, 64)):
         with pytest.raises(SettingsError, match=r"env\.limits"):
-            check_budget(settings, gold_papers=6)
+            check(max_frames=frames, max_turns=turns)

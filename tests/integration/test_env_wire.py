@@ -52,7 +52,6 @@ def test_components_and_counters_come_with_the_end_and_it_is_final(session, serv
     [
         (RLMAction(), "empty"),
         (RLMAction(text="x", turns=[FrameTurn(frame=0, text="x")]), "not both"),
-        (RLMAction(turns=[FrameTurn(frame=3, text="x")]), "no frame 3"),
     ],
 )
 def test_wrong_actions_are_refused_and_change_nothing(session, action, word):
