@@ -53,7 +53,6 @@ def test_lone_surrogates_are_replaced_both_ways(host: SandboxHost) -> None:
     repl = host.open({"a": "x\ud800y"})
     assert done(repl.run("print(ascii(context['a']))\nprint('\\udfff')")).stdout == "'x?y'\n?\n"
     assert done(repl.run("FINAL(['\\ud800'])")).final == ["?"]
-    repl.close()
 
 
 def test_show_vars_lists_the_policys_own(repl: Repl) -> None:
@@ -92,17 +91,14 @@ for p, text in context.items():
     for word in set(text.lower().split()):
         for window in (0, 5, 40):
             out += [s in text and word in s.lower() for s in search(text, word, window)]
-FINAL([len(out), all(out)])
+FINAL([len(out) > 50, all(out)])
 """
-    count, verbatim = done(repl.run(code)).final
-    assert count > 50
-    assert verbatim
+    assert done(repl.run(code)).final == [True, True]
 
 
 def test_positions_survive_letters_that_lower_to_two(host: SandboxHost) -> None:
     repl = host.open("İİİ is one. The WORD is here. Last.")
     assert done(repl.run("FINAL(search(context, 'word'))")).final == ["The WORD is here."]
-    repl.close()
 
 
 def test_papers_and_parts(repl: Repl) -> None:
@@ -122,17 +118,15 @@ def test_rank_gives_the_passages_that_are_ranked_outside_of_the_repl() -> None:
 
 
 def test_rank_asks_the_server_for_its_order() -> None:
+    texts = ["Kalvot rose at dawn.", "Nobody else had slept."]
     host = SandboxHost(EnvSettings(limits=LIMITS, passage_chars=40, rank="minilm"), span_chars=20)
-    repl = host.open({"p": "Kalvot rose at dawn.\n\nNobody else had slept."})
+    repl = host.open({"p": "\n\n".join(texts)})
     asked = call(repl.run("found = rank(context, 'Who?', 1)\nFINAL(found)"))
-    assert asked == SubCall(
-        "rank", ["Who?", "Kalvot rose at dawn.", "Nobody else had slept."], None
-    )
+    assert asked == SubCall("rank", ["Who?", *texts], None)
     assert done(repl.resume([1, 0])).final == [["p", "Nobody else had slept."]]
     assert done(repl.run("found = rank('', 'Who?')\nlen(found)")).stdout == "0\n"
     call(repl.run("rank(context, 'Who?')"))
     assert done(repl.resume("too much")).traceback.endswith("ValueError: rank: too much")
-    repl.close()
     host.close()
 
 
@@ -140,30 +134,26 @@ def test_rank_asks_the_server_for_its_order() -> None:
 
 
 def test_a_batch_suspends_the_cell_until_its_answers(repl: Repl) -> None:
-    sub_call = call(
-        repl.run("r = rlm_query_batched(['a', 'b'], [context['p1'], {'k': 'v'}])\nprint(r)")
-    )
-    assert sub_call == SubCall("rlm_query_batched", ["a", "b"], [PAPERS["p1"], {"k": "v"}])
+    code = "r = rlm_query_batched(['a', 'b'], [context['p1'], {'k': 'v'}])\nprint(r)"
+    contexts = [PAPERS["p1"], {"k": "v"}]
+    assert call(repl.run(code)) == SubCall("rlm_query_batched", ["a", "b"], contexts)
     assert done(repl.resume([["x"], None])).stdout == "[['x'], None]\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"),
+    ("code", "prompts", "contexts"),
     [
-        ("llm_query('a')", SubCall("llm_query", ["a"], None)),
-        ("llm_query_batched(('a', 'b'))", SubCall("llm_query_batched", ["a", "b"], None)),
-        ("rlm_query('a')", SubCall("rlm_query", ["a"], None)),
-        ("rlm_query('a', 'c')", SubCall("rlm_query", ["a"], ["c"])),
-        ("rlm_query('a', context={1: ('c',)})", SubCall("rlm_query", ["a"], [{"1": ["c"]}])),
-        (
-            "rlm_query_batched(['a'], context_list=['c'])",
-            SubCall("rlm_query_batched", ["a"], ["c"]),
-        ),
-        ("rlm_query_batched(['a'], {'p': 'c'})", SubCall("rlm_query_batched", ["a"], ["c"])),
+        ("llm_query('a')", ["a"], None),
+        ("llm_query_batched(('a', 'b'))", ["a", "b"], None),
+        ("rlm_query('a')", ["a"], None),
+        ("rlm_query('a', 'c')", ["a"], ["c"]),
+        ("rlm_query('a', context={1: ('c',)})", ["a"], [{"1": ["c"]}]),
+        ("rlm_query_batched(['a'], context_list=['c'])", ["a"], ["c"]),
+        ("rlm_query_batched(['a'], {'p': 'c'})", ["a"], ["c"]),
     ],
 )
-def test_sub_calls_are_normalised(repl: Repl, code: str, expected: SubCall) -> None:
-    assert call(repl.run(code)) == expected
+def test_sub_calls_are_normalised(repl, code, prompts, contexts):
+    assert call(repl.run(code)) == SubCall(code.partition("(")[0], prompts, contexts)
     assert done(repl.resume("v")).stdout == "'v'\n"
 
 
@@ -206,9 +196,7 @@ def test_nine_repls_deep() -> None:
     value = done(chain[-1].run("FINAL('bottom')")).final
     for repl in reversed(chain[:-1]):
         value = done(repl.resume(value)).final
-    for _ in range(8):
-        value = value[0]
-    assert value == "bottom"
+    assert str(value) == "[" * 8 + "'bottom'" + "]" * 8
     host.close()
 
 

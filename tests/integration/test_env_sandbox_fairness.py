@@ -17,7 +17,6 @@ from env.errors import SandboxError
 from env.server.sandbox import SandboxHost, SubCall
 from env.server.sandbox import host as host_module
 from env.server.sandbox import repl as repl_module
-from env.server.sandbox.process import WorkerProcess
 from env.server.sandbox.usage import private, usage
 from env.settings import EnvSettings, LimitSettings, SandboxSettings
 
@@ -45,10 +44,6 @@ def small(small_host: SandboxHost) -> Iterator[SandboxHost]:
     yield small_host
     for repl in list(small_host._repls):
         repl.close()
-
-
-def estimate(worker: WorkerProcess, exact: bool = False) -> int:
-    return worker.held_bytes(usage(worker.pid), exact)
 
 
 # --- memory
@@ -79,7 +74,7 @@ def test_a_frame_that_waits_for_children_reads_that_it_was_ended(small: SandboxH
 def test_memory_is_that_of_the_kernel_and_shared_pages_count_once(box: SandboxHost) -> None:
     repl = box.open("", session="a")
     repl.run(HOLD)
-    assert abs(estimate(repl._worker) - private(pid_of(repl))) < 4 << 20
+    assert abs(repl._worker.holding.bytes - private(pid_of(repl))) < 4 << 20
 
 
 TAKE_THE_PLACE = """
@@ -103,7 +98,7 @@ def test_pages_in_the_place_of_shared_ones_count(box: SandboxHost, flag: int, ad
     """Neither the resident size nor the exact reading of an earlier cell shows them."""
     repl = box.open("x" * (11 << 20), "a shared text", session="a")
     worker = repl._worker
-    before = estimate(worker, exact=True)
+    before = worker.held_bytes(usage(worker.pid), exact=True)
     assert error_of(repl.run(TAKE_THE_PLACE.format(flag=flag, advice=advice))) is None
     exact = private(worker.pid) or 0
     assert exact > before + (9 << 20)
@@ -192,23 +187,13 @@ def test_endless_loops_of_others_do_not_keep_a_short_cell_waiting(box: SandboxHo
 # --- descriptors
 
 
-def test_workers_of_one_session_take_no_neighbours_descriptors(box, monkeypatch):
-    monkeypatch.setattr(box._shared.ledger, "most", len(box._shared.ledger._holdings) + 8)
-    greedy = [box.open("", session="greedy of descriptors") for _ in range(8)]
-    assert isinstance(greedy[0].run("x = 'a' * 9_000_000\nllm_query('a')"), SubCall)
-    before = len(os.listdir("/proc/self/fd"))
-    honest = [box.open("", session="honest of descriptors") for _ in range(3)]
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert [error_of(repl.run("1")) for repl in honest] == [None] * 3
-    assert error_of(greedy[0].resume("b")) == "evicted"
-    for repl in greedy + honest:
-        repl.close()
-
-
-def test_processes_of_a_container_limit_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "most_processes", lambda: 100)
+def test_workers_of_one_session_take_no_neighbours_processes_and_descriptors(monkeypatch):
+    monkeypatch.setattr(host_module, "most_processes", lambda: 100)  # of a container
     with closing(SandboxHost(EnvSettings(limits=LIMITS))) as crowded:
         greedy = [crowded.open("", session="greedy") for _ in range(18)]
-        honest = crowded.open("", session="honest")
-        assert error_of(honest.run("1")) is None
-        assert [error_of(repl.run("1")) for repl in greedy].count("evicted") >= 1
+        assert isinstance(greedy[0].run("x = 'a' * 9_000_000\nllm_query('a')"), SubCall)
+        before = len(os.listdir("/proc/self/fd"))
+        honest = [crowded.open("", session="honest") for _ in range(3)]
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert [error_of(repl.run("1")) for repl in honest] == [None] * 3
+        assert error_of(greedy[0].resume("b")) == "evicted"
