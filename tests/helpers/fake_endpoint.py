@@ -93,14 +93,9 @@ class FakeHandler(BaseHTTPRequestHandler):
     def _completion(self, body: dict) -> dict:
         content = self.server.reply(body)
         message = {"role": "assistant", "content": content, **self.server.beside}
-        return {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": self.server.finish}],
-            "usage": self.server.usage,
-        }
+        choice = {"index": 0, "message": message, "finish_reason": self.server.finish}
+        about = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+        return {**about, "choices": [choice], "usage": self.server.usage}
 
     def log_message(self, *args: object) -> None:
         pass
