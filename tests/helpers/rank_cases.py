@@ -37,7 +37,7 @@ def train(folder: Path, name: str, case: dict[str, Any]) -> None:
             raise ValueError("no more")
         return play_trees(model, step)
 
-    settings = SETTINGS.model_validate(SETTINGS.model_dump() | case["settings"])
+    settings = SETTINGS.model_validate(SETTINGS.model_dump() | case.get("settings", {}))
     log: list[tuple[int, dict[str, float]]] = []
     trainer = make_trainer(folder / name, settings, rollout=rollout, log=log)
     if "nan_at" in case:

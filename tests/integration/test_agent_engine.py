@@ -136,15 +136,11 @@ def test_a_record_holds_the_whole_tree():
 
 def test_more_specs_than_sessions_refill_keep_their_order_and_release_all_frames():
     sessions = ScriptedSessions(two_children)
-    seen: list[str] = []
-
-    def note(episode: Trajectory) -> None:
-        seen.append(episode.problem_id)
-
+    seen: list[Trajectory] = []
     policy = EchoPolicy()
-    episodes = play(policy, sessions, specs(7), sessions=3, on_episode=note)
+    episodes = play(policy, sessions, specs(7), sessions=3, on_episode=seen.append)
     assert [episode.problem_id for episode in episodes] == [f"q{n}" for n in range(7)]
-    assert seen == [f"q{n}" for n in range(7)]
+    assert seen == episodes
     assert sessions.most_open == 3
     assert set(policy.released) == {(n, frame) for n in range(7) for frame in range(3)}
     assert all(episode.root.turns[0].text.endswith("question") for episode in episodes)

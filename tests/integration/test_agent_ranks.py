@@ -108,28 +108,22 @@ def test_two_ranks_train_like_one_in_other_configurations(tmp_path, monkeypatch,
     check_against_one(tmp_path / "two", name, NIGHTLY[name])
 
 
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ({"fails_at": 2, "how": "raise"}, "rank 1: ValueError: no more"),
-        ({"fails_at": 2, "how": "kill"}, r"rank 1: ended (by SIGKILL|with code 137)"),
-    ],
-)
-def test_a_rank_that_fails_ends_all_and_is_named(tmp_path, monkeypatch, warm, case, message):
-    case = case | {"settings": {}}
-    with pytest.raises(RankError, match=message):
-        run_ranks(monkeypatch, warm, tmp_path, {"fails": case})
+FAILING = [
+    ({"raises": {"fails_at": 2, "how": "raise"}}, "rank 1: ValueError: no more"),
+    ({"killed": {"fails_at": 2, "how": "kill"}}, r"rank 1: ended (by SIGKILL|with code 137)"),
+    ({"differ": {}}, "rank 1 differs from the stage in training data"),
+]
+
+
+@pytest.mark.parametrize(("case", "told"), FAILING)
+def test_a_rank_that_fails_or_differs_is_named_and_all_end(tmp_path, monkeypatch, warm, case, told):
+    with pytest.raises(RankError, match=told):
+        run_ranks(monkeypatch, warm, tmp_path, case)
+    assert not (tmp_path / "differ").exists()  # it is refused before anything is played
     check_all_ended(tmp_path)
 
 
-def test_ranks_that_differ_are_refused_before_anything_is_played(tmp_path, monkeypatch, warm):
-    with pytest.raises(RankError, match="rank 1 differs from the stage in training data"):
-        run_ranks(monkeypatch, warm, tmp_path, {"differ": {"settings": {}}})
-    assert not (tmp_path / "differ").exists()
-    check_all_ended(tmp_path)
-
-
-WAITS = {"waits": {"settings": {}, "fails_at": 2, "how": "wait"}}
+WAITS = {"waits": {"fails_at": 2, "how": "wait"}}
 
 
 def test_a_signal_to_the_stage_ends_all_ranks(tmp_path, monkeypatch, warm):
