@@ -32,18 +32,11 @@ def box() -> Iterator[SandboxHost]:
         yield box
 
 
-@pytest.fixture(scope="module")
-def small_host() -> Iterator[SandboxHost]:
+@pytest.fixture
+def small() -> Iterator[SandboxHost]:
+    """REPLs may hold 256 MB together."""
     with closing(SandboxHost(EnvSettings(limits=LIMITS, memory_mb=512))) as small:
         yield small
-
-
-@pytest.fixture
-def small(small_host: SandboxHost) -> Iterator[SandboxHost]:
-    """REPLs may hold 256 MB together."""
-    yield small_host
-    for repl in list(small_host._repls):
-        repl.close()
 
 
 # --- memory

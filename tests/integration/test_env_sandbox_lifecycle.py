@@ -25,19 +25,10 @@ LIMITS = LimitSettings(cell_cpu_s=1.0, cell_wall_s=30)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[SandboxHost]:
-    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as shared:
-        yield shared
-
-
 @pytest.fixture
-def box(shared: SandboxHost) -> Iterator[SandboxHost]:
-    """The shared host with a living zygote and without REPLs."""
-    shared.open("").close()
-    yield shared
-    for repl in list(shared._repls):
-        repl.close()
+def box() -> Iterator[SandboxHost]:
+    with closing(SandboxHost(EnvSettings(limits=LIMITS))) as box:
+        yield box
 
 
 def test_every_layer_of_this_machine_is_named(box: SandboxHost) -> None:
@@ -149,15 +140,9 @@ with Sandbox(context={{"p": "Kalvot is. The kalvot was.\\nMirbex"}}) as repl:
 """
     found = set()
     for seed in ("1", "random"):
-        run = subprocess.run(
-            [sys.executable, "-c", server],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        first, crashed, same, _ = run.stdout.split("\0")
+        command, env = [sys.executable, "-c", server], {**os.environ, "PYTHONHASHSEED": seed}
+        told = subprocess.check_output(command, cwd=ROOT, env=env, text=True)
+        first, crashed, same, _ = told.split("\0")
         assert not crashed
         found |= {first, same}
     (output,) = found
