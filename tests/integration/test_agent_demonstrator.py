@@ -56,9 +56,7 @@ def own_problem(topic: str) -> Problem:
         f"{topic}-0": f"On {topic}\n\n{filler}\n\n{one}\n\n{topic} is a word.\n\n{two}",
         f"{topic}-1": f"Notes\n\n{topic} was not seen.\n\n{filler}",
     }
-    made = quoted(
-        f"Where does {topic} grow?", texts, *((f"{topic}-0", text) for text in (one, two))
-    )
+    made = quoted(f"Where does {topic} grow?", texts, (f"{topic}-0", one), (f"{topic}-0", two))
     return made.model_copy(update={"problem_id": topic})
 
 

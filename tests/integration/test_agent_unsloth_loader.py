@@ -112,13 +112,10 @@ def test_the_real_unsloth_has_the_recorded_parameters_and_changes_no_gradient(tm
         pytest.skip("needs unsloth and unsloth-zoo of constraints-cuda.txt, without torchvision")
     functions = sorted(SIGNATURES.keys() - {"version"})
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", REAL, *functions],
-        env={**os.environ, "PYTHONPATH": path, "UNSLOTH_ALLOW_CPU": "1"},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,  # Unsloth writes its cache here
-    )
+    command = [sys.executable, "-c", REAL, *functions]
+    env = {**os.environ, "PYTHONPATH": path, "UNSLOTH_ALLOW_CPU": "1"}
+    # Unsloth writes its cache into the working folder.
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["trl"] == "UnslothGRPOTrainer"

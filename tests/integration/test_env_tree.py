@@ -37,9 +37,8 @@ def play(host: SandboxHost) -> Iterator[Play]:
 
 
 def test_children_work_in_one_step_and_their_values_come_back_in_order(play: Play) -> None:
-    play.code(
-        (0, 'r = rlm_query_batched(["one", "two"], [context["p1"], context["p2"]])\nFINAL(r)')
-    )
+    ask = 'r = rlm_query_batched(["one", "two"], [context["p1"], context["p2"]])\nFINAL(r)'
+    play.code((0, ask))
     assert play.statuses() == ["waiting", "ready", "ready"]
     assert [message.content for message in play.views[2].messages][-1] == "two\ncontext: str"
     # The answers come in reverse order: each value has its own slot.

@@ -1,9 +1,9 @@
 """The environment over the wire: a real server, real sockets, real sandboxes."""
 
 import json
-import urllib.request
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from env.client import Sessions, check_wire
@@ -127,8 +127,7 @@ def test_a_server_of_another_wire_version_is_refused_with_both_and_the_fix(serve
 
 
 def test_metadata_names_the_enforced_layers_and_no_gold(server_url, server_params, server_problems):
-    with urllib.request.urlopen(f"{server_url}/metadata") as response:
-        about = json.load(response)
+    about = httpx.get(f"{server_url}/metadata").json()
     problem = server_problems.get(server_problems.ids("test", "hard")[1])
     assert not any(s.text in json.dumps(about) for fact in problem.evidence for s in fact.spans)
     assert about["name"] == "rlm"
