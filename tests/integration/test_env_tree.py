@@ -163,13 +163,14 @@ def test_calls_beyond_the_limit_cost_their_frame_a_cell_and_no_other_frame(host)
         assert play.tree.counters.errors == calls - 126
 
 
-def test_cells_that_go_on_calling_use_up_the_seconds_of_the_episode(host, monkeypatch):
+def test_cells_that_call_or_compute_use_up_the_seconds_of_the_episode(host, monkeypatch):
     monkeypatch.setattr("env.server.tree.tree.EPISODE_S", 1.0)  # cells have 0.4 s
     play = started(host, max_depth=1, max_frames=3, max_turns=64)
     play.code((0, 'rlm_query_batched(["a", "b"])'))
-    for _ in range(3):
+    calling = 'while True: rlm_query("a")'
+    for code in (calling, calling, "while True: pass"):
         assert not play.tree.done
-        play.code((2, 'while True: rlm_query("a")'))
+        play.code((2, code))
     assert (play.stops(), play.tree.void) == (["budget", "budget", "timeout"], None)
 
 
