@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import os
 import signal
 import socket
@@ -102,8 +101,7 @@ class SpaceHub(ThreadingHTTPServer):
     def run_space(self, name: str, repo: Repo) -> None:
         """Build and start the Space's newest commit, as the Hub does after a push."""
         sha = repo.sha
-        before = repo.runtime.get("sha")
-        repo.runtime = {"stage": "RUNNING_BUILDING" if before else "BUILDING", "sha": before or sha}
+        repo.runtime = {"stage": "BUILDING", "sha": sha}
         if self.host is not None:
             repo.host, repo.runtime = self.host, {"stage": "RUNNING", "sha": sha}
             return
@@ -146,8 +144,9 @@ class SpaceHub(ThreadingHTTPServer):
         repo.logs["run"] = log.read_text()
         repo.runtime = {"stage": "RUNTIME_ERROR", "sha": sha}
 
-    def close(self) -> None:
-        """End every Space."""
+    def server_close(self) -> None:
+        """End every Space, too."""
+        super().server_close()
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -200,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _route(self, path: str) -> tuple[int, Any]:
         if path == "/api/validate-yaml":
-            return 200, {"errors": [], "warnings": []}
+            return 200, {}
         if path.startswith("/lfs/"):
             return self._store(path.removeprefix("/lfs/"))
         if path.startswith(("/api/whoami", "/api/repos")) and self._scope is None:
@@ -215,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
             parts = ["models", *parts]
         kind, name, rest = parts[0].removesuffix("s"), "/".join(parts[1:3]), parts[3:]
         repo = self.server.repos.get((kind, name))
-        reads = self.command in ("GET", "HEAD") or rest[:1] == ["paths-info"]
+        reads = self.command in ("GET", "HEAD")
         open_to_all = repo is not None and reads and not (repo.private or repo.gated)
         if self._scope is None and not open_to_all:
             return 401, {"code": "GatedRepo" if repo and repo.gated else "RepoNotFound"}
@@ -225,12 +224,9 @@ class _Handler(BaseHTTPRequestHandler):
             return 403, {"error": "Forbidden: this token cannot write"}
         self.commit = repo.sha
         if batch:
-            return 200, {"transfer": "basic", "objects": [*map(self._upload, self._objects())]}
+            asked = json.loads(self.body)["objects"]
+            return 200, {"transfer": "basic", "objects": [*map(self._upload, asked)]}
         return self._on_repo(kind, name, repo, rest)
-
-    def _objects(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.body)["objects"]
-        return found
 
     def _upload(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Where to put a large file; nowhere if it is there."""
@@ -289,17 +285,15 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.command == "POST":
                     asked = json.loads(self.body)
                     values[asked["key"]] = asked["value"]
-                shown = which == "variables"
-                return 200, {key: {"value": v} if shown else {} for key, v in values.items()}
+                return 200, {key: {"value": value} for key, value in repo.variables.items()}
             case ["logs", which]:
                 lines = repo.logs[which].splitlines(keepends=True)
                 events = [f"data: {json.dumps({'data': line})}\n\n" for line in lines]
                 return 200, "".join(events).encode()
-            case ["tree" | "paths-info" as which, *_]:
+            case ["tree", *_]:
                 return 200, [
-                    {"type": "file", "path": p, "size": len(c), "oid": _oid(c)}
-                    for p, c in repo.files.items()
-                    if which == "tree" or p.encode() in self.body
+                    {"type": "file", "path": path, "size": len(content), "oid": _oid(content)}
+                    for path, content in repo.files.items()
                 ]
             case ["resolve", _, *file] if "/".join(file) in repo.files:
                 return 200, repo.files["/".join(file)]
@@ -354,15 +348,12 @@ def _mode(path: str) -> str:
 
 
 def _described(name: str, repo: Repo) -> dict[str, Any]:
-    weights = repo.files.get("model.safetensors")
-    counted = {} if weights is None else {"safetensors": _counted(weights)}
     return {
-        **counted,
         "id": name,
         "sha": repo.sha,
         "private": repo.private,
         "host": repo.host or None,
-        "tags": [],
+        "safetensors": {"parameters": {"BF16": 1}, "total": 1},
         "siblings": [
             {"rfilename": path, "size": len(content), "blobId": _oid(content)}
             | ({"lfs": _pointer(content)} if path in repo.large else {})
@@ -371,23 +362,12 @@ def _described(name: str, repo: Repo) -> dict[str, Any]:
     }
 
 
-def _counted(weights: bytes) -> dict[str, Any]:
-    """Number of weights, as the Hub reads it from a file's header."""
-    header = json.loads(weights[8 : 8 + int.from_bytes(weights[:8], "little")])
-    total = sum(math.prod(header[key]["shape"]) for key in header if key != "__metadata__")
-    return {"parameters": {"BF16": total}, "total": total}
-
-
 @contextmanager
 def serve_spaces(folder: Path, host: str | None = None) -> Iterator[SpaceHub]:
     """A running Hub; its Spaces end with it."""
-    hub = SpaceHub(folder, host)
-    thread = Thread(target=hub.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.shutdown()
-        hub.server_close()
-        thread.join()
-        hub.close()
+    with SpaceHub(folder, host) as hub:
+        Thread(target=hub.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield hub
+        finally:
+            hub.shutdown()
