@@ -34,19 +34,12 @@ from tasks.registry import champions, versions
 
 pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
 
-ROOT = Path(__file__).parents[2]
-PAPERS = ROOT / "examples/nano_papers"
+PAPERS = looms.ROOT / "examples/nano_papers"
 QUESTION = "How well does Jedkuf do on code?"
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    server_params: Params,
-    server_url: str,
-    mlflow_store: Path,
-) -> Path:
+def folder(tmp_path, monkeypatch, server_params, server_url, mlflow_store) -> Path:
     """A working folder with an empty registry; weights are the name of a scripted policy."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(asking, "installed", lambda: False)
@@ -140,9 +133,7 @@ def test_what_cannot_be_asked_is_one_message(folder, arguments, word):
 
 
 @pytest.mark.parametrize("crowned", ["", "spells every letter", "knows the words"])
-def test_without_a_champion_that_reads_documents_passages_are_ranked(
-    folder: Path, server_params: Params, crowned: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passages_are_ranked_where_no_champion_reads(folder, server_params, crowned, monkeypatch):
     if crowned == "knows the words":
         monkeypatch.setattr(asking, "SMALL_VOCABULARY", 0)
     if crowned:
@@ -168,9 +159,7 @@ def test_without_a_champion_that_reads_documents_passages_are_ranked(
 
 
 @pytest.mark.parametrize(("question", "code"), [(QUESTION, 0), ("Wozu?", NO_EVIDENCE)])
-def test_passages_are_ranked_where_the_champion_answers_nothing(
-    folder: Path, server_params: Params, question: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mute_champion_leaves_ranked_passages(folder, server_params, question, code, monkeypatch):
     monkeypatch.setitem(SCRIPTS, "mute", lambda: Scripted(lambda seen: "Hm."))
     champions.crown(registered("mute", server_params), instead_of=None)
     found, told, errors = asked("--docs", str(PAPERS), question, "--json")
@@ -180,9 +169,7 @@ def test_passages_are_ranked_where_the_champion_answers_nothing(
 
 
 @pytest.mark.parametrize(("cosine", "code"), [(0.46, 0), (0.44, NO_EVIDENCE)])
-def test_where_it_is_installed_a_model_ranks_by_meaning_and_says_what_is_not_there(
-    folder: Path, cosine: float, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_model_ranks_by_meaning_or_finds_nothing(folder, cosine, code, monkeypatch):
     class Meaning:
         def scores(self, question: str, texts: list[str]) -> list[float]:
             return [cosine if "looms" in text else 0.1 for text in texts]
@@ -201,9 +188,7 @@ def test_where_it_is_installed_a_model_ranks_by_meaning_and_says_what_is_not_the
     assert json.loads(told)["model"] == "search by all-MiniLM-L6-v2 (no model)"
 
 
-def test_a_redirected_quote_is_that_of_the_file_and_the_time_that_of_the_command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redirected_quote_is_the_files_and_the_time_the_commands(folder, monkeypatch):
     clock = iter([100.0, 104.2])
     monkeypatch.setattr(ask, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     text = f"Looms\tarrive  on 14 May, {'in a long row, ' * 12}and are set up."
@@ -230,12 +215,10 @@ def test_a_question_comes_from_the_input_and_may_begin_with_a_dash(folder: Path)
 
 
 def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
-    docs = folder / "notes"
-    docs.mkdir()
     evil = "The looms\x1b]52;c;cm0gLXJm\x07 arrive\u202e on 14 May.\n"
-    (docs / "orders\u202etxt.md").write_text(evil)
-    (docs / "bad\x1b[2J.pdf").write_bytes(b"no PDF")
-    code, told, errors = asked("--docs", str(docs), "When do the looms arrive?")
+    (folder / "orders\u202etxt.md").write_text(evil)
+    (folder / "bad\x1b[2J.pdf").write_bytes(b"no PDF")
+    code, told, errors = asked("--docs", ".", "When do the looms arrive?")
     assert code == 0, errors
     assert set("\x1b\x07\u202e").isdisjoint(told + errors)
     assert r"\x1b]52" in told
@@ -243,14 +226,13 @@ def test_quotes_and_errors_do_not_control_the_terminal(folder: Path) -> None:
 
 
 @pytest.fixture
-def _notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder in English, beside the project's settings."""
     texts = {"orders.md": "# Orders\nThe looms arrive on 14 May.\n", "garden.txt": "It is spring."}
     monkeypatch.chdir(looms.written(tmp_path, texts))
 
 
-@pytest.mark.usefixtures("_notes")
-def test_an_endpoint_does_not_control_the_terminal() -> None:
+def test_an_endpoint_does_not_control_the_terminal(notes: None) -> None:
     with fake_endpoint.serving() as fake:
         fake.plan, fake.error = [401], {"message": "no\x1b]52;c;cm0gLXJm\x07"}
         named = ("--base-url", fake.url, "--model", "m")
@@ -259,8 +241,7 @@ def test_an_endpoint_does_not_control_the_terminal() -> None:
     assert "\x1b" not in told + errors
 
 
-@pytest.mark.usefixtures("_notes")
-def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
+def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow(notes: None) -> None:
     code = (
         "import sys\nfrom flows.cli import app\n"
         "try: app(sys.argv[1:])\n"
@@ -278,14 +259,13 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow() -> None:
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nThe looms arrive on 14 May.\n\n") == 2
-    assert "2 documents, 3 turns, 1 sub-call, depth 1, " in done.stdout
-    assert "3 requests, 30 + 9 tokens, cost 0.0300" in done.stdout
+    assert "2 documents, 2 turns, 1 sub-call, depth 1, " in done.stdout
+    assert "2 requests, 20 + 6 tokens, cost 0.0200" in done.stdout
     assert "the question has 9999 characters" in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.usefixtures("_notes")
-def test_an_endpoint_that_only_thinks_ends_at_once_and_says_why() -> None:
+def test_an_endpoint_that_only_thinks_ends_at_once_and_says_why(notes: None) -> None:
     with fake_endpoint.serving() as fake:
         fake.reply = lambda body: "<think>The looms?</think>\n"
         named = ("--base-url", fake.url, "--model", "m")
@@ -295,9 +275,7 @@ def test_an_endpoint_that_only_thinks_ends_at_once_and_says_why() -> None:
     assert "ended with 'truncated' (its turn holds a thought alone)" in " ".join(told.split())
 
 
-def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(monkeypatch):
     monkeypatch.setattr(asking, "by_meaning", lambda documents, question, most: [])
     params = Params(env={"rank": "minilm"})
     asked = asking.play_question(object(), "http://nowhere.invalid", params, "Why?", {"a": "A."})

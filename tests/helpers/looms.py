@@ -10,23 +10,10 @@ QUESTION = "When do the looms arrive?"
 
 
 def scripted_reply(body: dict[str, Any]) -> str:
-    """Reply of a careful model: it searches, gives its hits to children, and quotes them."""
-    messages = body["messages"]
-    if "one of several agents" in messages[0]["content"]:
-        return (
-            "```repl\n"
-            "sentences = [s for line in context.splitlines() for s in line.split('. ')]\n"
-            "FINAL([s for s in sentences if 'looms' in s])\n```"
-        )
-    if len(messages) == 2:
-        return (
-            "```repl\nhits = search(context, 'looms')\n"
-            "print({name: len(found) for name, found in hits.items()})\n```"
-        )
-    return (
-        "```repl\nprompt = 'Quote every sentence that says when the looms arrive.'\n"
-        "FINAL(rlm_query_batched([prompt] * len(hits), [context[name] for name in hits]))\n```"
-    )
+    """Reply of a model that lets a child quote from the orders."""
+    if "one of several agents" in body["messages"][0]["content"]:
+        return "```repl\nFINAL([line for line in context.splitlines() if 'looms' in line])\n```"
+    return "```repl\nFINAL(rlm_query('When do the looms arrive?', context['orders.md']))\n```"
 
 
 def written(folder: Path, texts: dict[str, str]) -> Path:
