@@ -41,9 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path)
         yield tmp_path
 
 
-def test_a_failed_stage_and_a_refusing_gate_end_the_flow_with_their_own_words(
-    prefect_url, project, capfd
-):
+def test_a_failed_stage_and_a_refusing_gate_end_the_flow_in_own_words(prefect_url, project, capfd):
     from flows.chain import play
 
     before, started = environments(), datetime.now(UTC)
@@ -100,7 +98,6 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(project):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert chain.stdout is not None
     told = ""
     while f"2/{len(stages.STAGES)} validate" not in told:
         told += (line := chain.stdout.readline())
@@ -147,20 +144,16 @@ def test_what_a_killed_chain_left_is_stopped_and_said(project, capfd):
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = orphan(str(gone.pid))
-    other = subprocess.Popen(["sleep", "600"])
     params = Params()
     parent = tracking.start_run("rlm-nano", params)
     child = tracking.start_run("train", params, parent.run_id)
     paths.RUN.mkdir(exist_ok=True)
     chain.MARK.write_text(json.dumps({"run_id": parent.run_id, "process": str(gone.pid)}))
-    try:
+    with subprocess.Popen("cat", stdin=subprocess.PIPE) as other:
         killed = chain.clean_after_killed_run()
         chain.print_kept([], killed)
         assert ended(left)
         assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
     assert "The last run was killed" in capfd.readouterr().out
     assert not chain.MARK.exists()
     for run in (parent, child):
@@ -171,14 +164,11 @@ def test_what_a_killed_chain_left_is_stopped_and_said(project, capfd):
 def test_a_killed_chain_of_our_own_number_left_nothing_that_we_started() -> None:
     number = str(os.getpid())
     left = orphan(number)
-    own = subprocess.Popen(["sleep", "600"], env={**os.environ, variables.CHAIN: number})
-    try:
+    marked = {**os.environ, variables.CHAIN: number}
+    with subprocess.Popen("cat", stdin=subprocess.PIPE, env=marked) as own:
         assert stages.stop_leftovers(number) == 1
         assert ended(left)
         assert own.poll() is None
-    finally:
-        own.kill()
-        own.wait()
 
 
 def test_a_stage_that_was_killed_is_closed_by_its_chain(project, monkeypatch):
