@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers.services import python
 
 from flows.services import processes
 from tasks.errors import StageError
@@ -31,14 +32,7 @@ time.sleep(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's signal at a parent's death")
 @pytest.mark.parametrize("bound", [True, False])
 def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bool) -> None:
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTS.format(bound=bound)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert starter.stdout is not None
+    starter = python(STARTS.format(bound=bound), cwd=tmp_path)
     service = psutil.Process(int(starter.stdout.readline()))
     try:
         starter.kill()
@@ -53,10 +47,8 @@ def test_only_a_bound_service_dies_with_who_started_it(tmp_path: Path, bound: bo
 
 def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    loading, cmdline = [[]], psutil.Process.cmdline  # of a program that the kernel still loads
-    monkeypatch.setattr(
-        psutil.Process, "cmdline", lambda p: loading.pop() if loading else cmdline(p)
-    )
+    first, cmdline = [[]], psutil.Process.cmdline  # of a program that the kernel still loads
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda p: first.pop() if first else cmdline(p))
     command = ["python", "-c", "import time; time.sleep(300)", "--port"]
     started = processes.ServiceProcess("sleeper", [*command, "5001"])
     processes.start(started, quiet=True)
@@ -102,20 +94,12 @@ with exclusive():
 
 @pytest.mark.parametrize("by_worker", [True, False])
 def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(tmp_path, by_worker):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = subprocess.Popen(
-        [sys.executable, "-c", SAYS],
-        cwd=tmp_path,
-        env=environment | ({"PREFECT__FLOW_RUN_ID": "of a worker"} if by_worker else {}),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert run.stdin is not None
-    assert run.stdout is not None
-    assert run.stdout.readline() == b"it begins\n"
+    own = {"PREFECT__FLOW_RUN_ID": "of a worker"} if by_worker else {}
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    run = python(SAYS, cwd=tmp_path, env=own, **pipes)
+    assert run.stdout.readline() == "it begins\n"
     run.stdout.close()
-    run.stdin.write(b"now\n")
+    run.stdin.write("now\n")
     run.stdin.close()
     code = run.wait(timeout=60)
     if by_worker:
@@ -125,9 +109,7 @@ def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(tmp_pat
         assert code != 0
 
 
-def test_own_servers_need_no_proxy_users_no_name_and_terminals_show_every_text(
-    tmp_path: Path,
-) -> None:
+def test_own_servers_need_no_proxy_users_no_name_and_terminals_show_every_text(tmp_path):
     code = (
         "import os, pwd; pwd.getpwuid = {}.__getitem__; from flows.runtime import settle; settle();"
         "print(os.environ['NO_PROXY'], os.environ['USER'], '✓')"

@@ -1,4 +1,4 @@
-"""The services of `make up` in a folder of a test, and a shell beside them."""
+"""Processes beside a test: a Python, and the services of `make up` with a shell."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.services import processes
 from flows.services.password import CLIENTS, SERVERS
+
+
+def python(code: str, **more: Any) -> subprocess.Popen[str]:
+    """A Python that runs the code with the project on its path; its output is there to be read."""
+    own = {"PYTHONPATH": str(Path(__file__).parents[2]), **more.pop("env", {})}
+    words = [sys.executable, "-c", code]
+    return subprocess.Popen(words, env=os.environ | own, stdout=subprocess.PIPE, text=True, **more)
 
 
 class Services:
@@ -58,7 +66,6 @@ def services_up(
     Another Prefect server of these tests must have started before: its empty tables are used.
     """
     (folder / ".run").mkdir(exist_ok=True)
-    assert config.cache is not None
     tables = config.cache.mkdir("prefect") / f"{version('prefect')}.db"
     shutil.copy(tables, folder / ".run/prefect.db")
     run = Services(folder, **variables)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers.sandbox_events import wait_for
+from helpers.services import python
 
 from tasks.config import resolve
 from tasks.config.params import Params
@@ -60,8 +61,6 @@ _CHILD = f"""
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tasks.config import resolve
-from tasks.config.params import Params
-from tasks.deployment import build_context, docker
 from tasks.deployment.local import local_server
 with local_server(resolve(overrides=[{FEW!r}]), data=None) as url:
     print(url, flush=True)
@@ -77,18 +76,8 @@ def _listens(url: str) -> bool:
 
 def test_the_server_ends_with_the_process_that_started_it() -> None:
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-    starters = [
-        subprocess.Popen(
-            [sys.executable, "-c", _CHILD],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.getcwd()},
-        )
-        for _ in signals
-    ]
+    starters = [python(_CHILD, stderr=subprocess.DEVNULL) for _ in signals]
     for starter, number in zip(starters, signals, strict=True):
-        assert starter.stdout is not None
         url = starter.stdout.readline().strip()
         assert _listens(url)
         starter.send_signal(number)
