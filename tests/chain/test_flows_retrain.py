@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
 from flows import retrain, runtime
 from tasks import config
@@ -71,9 +71,8 @@ def test_a_watched_folder_is_fresh_when_its_content_changed(here: Path) -> None:
 
 def test_the_champion_is_pinned_by_its_number_and_weights(monkeypatch, here):
     champion(monkeypatch, version(3))
-    params = config.resolve(
-        "nano", retrain.start_overrides(retrain.champion_to_start_from(Params()))
-    )
+    start = retrain.champion_to_start_from(Params())
+    params = config.resolve("nano", retrain.start_overrides(start))
     assert (params.warmstart.kind, params.warmstart.version) == ("champion", "3")
     assert params.warmstart.weights_hash == f"{3:016x}"
     assert "from rlm version 3, champion" in retrain.start_in_words(params)
@@ -95,48 +94,31 @@ def test_what_the_champion_was_trained_on_is_handed_to_prepare(monkeypatch, here
     assert retrain.trained_questions_override(start, files) == []
 
 
-def test_nothing_new_trains_nothing(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+def test_only_a_completed_run_makes_its_data_nothing_new(monkeypatch, here):
     champion(monkeypatch, None)
-    played: list[tuple[Params, str]] = []
+    ends = [Failed(name="Gated", message="no"), Completed(), Completed()]
+    played: list[tuple[int, str]] = []
 
     def through(params: Params, kind: str) -> Any:
-        played.append((params, kind))
-        return Completed()
+        played.append((params.prepare.synthetic.seed, kind))
+        return ends[len(played) - 1]
 
     monkeypatch.setattr(retrain, "through", through)
-    retrain.retrain.fn(date="2026-11-23")
-    assert [(p.prepare.synthetic.seed, kind) for p, kind in played] == [(20261123, "retrain")]
-    again = retrain.retrain.fn(date="2026-11-23")
-    assert len(played) == 1
-    assert again.is_completed()
-    assert "Nothing new: synthetic data of 20261123" in again.message
-    retrain.retrain.fn(date="2026-11-30")
-    assert len(played) == 2
-
-
-def test_a_run_that_did_not_complete_is_tried_again(monkeypatch, here):
-    from prefect.states import Failed
-
-    champion(monkeypatch, None)
-    monkeypatch.setattr(retrain, "through", lambda *_: Failed(name="Gated", message="no"))
-    assert retrain.retrain.fn(date="2026-11-23").name == "Gated"
-    assert not retrain.LAST.exists()
-    monkeypatch.setattr(retrain, "through", lambda *_: Completed())
-    again = retrain.retrain.fn(date="2026-11-23")
-    assert "Nothing new" not in str(again.message)
-    assert json.loads(retrain.LAST.read_text())["completed"] is True
+    told = [retrain.retrain.fn(date=f"2026-11-{day}") for day in (23, 23, 23, 30)]
+    assert [state.name for state in told] == ["Gated", *["Completed"] * 3]
+    assert "Nothing new: synthetic data of 20261123" in told[2].message
+    assert played == [(20261123, "retrain")] * 2 + [(20261130, "retrain")]
 
 
 class Stopped:
     """Retrainings whose first one is stopped after its challenger, version 4, became champion."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: Any) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[str | None] = []
         self._patch = monkeypatch
-        champion(monkeypatch, first)
+        champion(monkeypatch, version(3))
         monkeypatch.setattr(retrain, "through", self._through)
-        there = [version(3), version(4)] if first else [version(4)]
-        monkeypatch.setattr(versions, "list_versions", lambda name: there)
+        monkeypatch.setattr(versions, "list_versions", lambda name: [version(3), version(4)])
         with pytest.raises(StageError, match="could not push"):
             retrain.retrain.fn(date="2026-11-23")
 
@@ -149,7 +131,7 @@ class Stopped:
 
 
 def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(monkeypatch, here, capsys):
-    runs = Stopped(monkeypatch, version(3))
+    runs = Stopped(monkeypatch)
     capsys.readouterr()
     retrain.retrain.fn(date="2026-11-23")
     assert "from rlm version 3, the champion when it began." in capsys.readouterr().out
@@ -159,7 +141,7 @@ def test_a_run_that_was_stopped_goes_on_from_the_champion_of_then(monkeypatch, h
 
 @pytest.mark.parametrize("why", ["deleted", "rolled back", "another registry", "profile"])
 def test_a_start_that_is_no_more_is_not_gone_on_from(monkeypatch, here, why):
-    runs = Stopped(monkeypatch, version(3))
+    runs = Stopped(monkeypatch)
     third = version(3)
     if why == "rolled back":
         third.tags[champions.ROLLED_BACK] = "2026-11-24"
