@@ -8,21 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from helpers import fake_endpoint
-from helpers.looms import written
+from helpers.looms import QUESTION, ROOT, written
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp.types import CallToolResult
 
-ROOT = Path(__file__).parents[2]
-ASKED = "When do the looms arrive?"
 SENTENCE = "The looms arrive on 14 May."
 
 
@@ -55,58 +51,37 @@ def words(url: str) -> list[str]:
     return f"{own} --set evaluate_model.prompt_price=1000".split()
 
 
-@asynccontextmanager
-async def connected(folder: Path, url: str) -> AsyncIterator[ClientSession]:
-    server = StdioServerParameters(
-        command=sys.executable, args=words(url), env={"PYTHONPATH": str(ROOT)}, cwd=folder
-    )
-    with (folder / "errors.txt").open("w") as errors:
-        async with (
-            stdio_client(server, errlog=errors) as streams,
-            ClientSession(*streams) as session,
-        ):
-            await session.initialize()
-            yield session
-
-
-def text_of(result: CallToolResult) -> str:
-    (content,) = result.content
-    assert content.type == "text"
-    return content.text
-
-
-async def result_of(session: ClientSession, tool: str, **arguments: Any) -> dict[str, Any]:
-    result = await session.call_tool(tool, arguments)
-    assert not result.isError, text_of(result)
-    assert result.structuredContent is not None
-    return result.structuredContent
-
-
 def offspring() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
 def test_an_agent_asks_and_errs_and_no_process_is_left(folder, fake):
     before = set(offspring())
+    named = {"args": words(fake.url), "env": {"PYTHONPATH": str(ROOT)}, "cwd": folder}
+    server = StdioServerParameters(command=sys.executable, **named)
 
-    async def talk() -> list[psutil.Process]:
-        async with connected(folder, fake.url) as session:
-            assert [tool.name for tool in (await session.list_tools()).tools] == ["ask_documents"]
-            assert "broken.pdf: it is not a complete PDF" in (folder / "errors.txt").read_text()
-            wrong = await session.call_tool("ask_documents", {"question": " "})
-            assert wrong.isError
-            assert "the question is empty; write one" in text_of(wrong)
-            answer = await result_of(session, "ask_documents", question=ASKED)
-            (quote,) = answer["evidence"]
-            assert quote == {"document": "orders.md", "start": 9, "end": 36, "text": SENTENCE}
-            tokens = {"prompt_tokens": 10, "completion_tokens": 3}
-            assert answer["cost"] == {"requests": 1, "price": 0.01, **tokens}
+    async def talk(session: ClientSession) -> list[psutil.Process]:
+        await session.initialize()
+        assert [tool.name for tool in (await session.list_tools()).tools] == ["ask_documents"]
+        assert "broken.pdf: it is not a complete PDF" in (folder / "errors.txt").read_text()
+        wrong = await session.call_tool("ask_documents", {"question": " "})
+        assert wrong.isError
+        assert "the question is empty; write one" in wrong.content[0].text
+        asked = await session.call_tool("ask_documents", {"question": QUESTION})
+        (quote,) = asked.structuredContent["evidence"]
+        assert quote == {"document": "orders.md", "start": 9, "end": 36, "text": SENTENCE}
+        tokens = {"prompt_tokens": 10, "completion_tokens": 3}
+        assert asked.structuredContent["cost"] == {"requests": 1, "price": 0.01, **tokens}
+        again = await session.call_tool("ask_documents", {"question": "Who came in March?"})
+        assert again.structuredContent["evidence"][0]["text"] == "Der Garten blüht im March."
+        return [one for one in offspring() if one not in before]
 
-            again = await result_of(session, "ask_documents", question="Who came in March?")
-            assert again["evidence"][0]["text"] == "Der Garten blüht im March."
-            return [one for one in offspring() if one not in before]
+    async def connected() -> list[psutil.Process]:
+        with (folder / "errors.txt").open("w") as errors:
+            async with stdio_client(server, errors) as streams, ClientSession(*streams) as session:
+                return await talk(session)
 
-    processes = asyncio.run(talk())
+    processes = asyncio.run(connected())
     assert len(processes) >= 2  # the server and its environment
     assert not psutil.wait_procs(processes, timeout=5.0)[1]
 
@@ -121,7 +96,6 @@ def started(folder: Path, url: str) -> subprocess.Popen[str]:
 
 
 def send(server: subprocess.Popen[str], method: str, number: Any = (), **params: Any) -> None:
-    assert server.stdin is not None
     body = {"jsonrpc": "2.0", "method": method, "params": params, **dict(number)}
     server.stdin.write(json.dumps(body) + "\n")
     server.stdin.flush()
@@ -134,7 +108,6 @@ def ask(server: subprocess.Popen[str], number: int, question: str) -> None:
 
 def read_until(server: subprocess.Popen[str], text: str) -> list[dict[str, Any]]:
     """Lines of the output to the first that has the text; nothing but the protocol."""
-    assert server.stdout is not None
     lines = [""]
     while text not in lines[-1]:
         lines.append(server.stdout.readline())
@@ -159,14 +132,14 @@ def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_que
     played_on = []
 
     def reply(body: dict[str, Any]) -> str:
-        if ASKED in json.dumps(body):  # not the test question, nor another one
+        if QUESTION in json.dumps(body):  # not the test question, nor another one
             time.sleep(30)
             played_on.append(body)
         return scripted_reply(body)
 
     fake.reply = reply
     server = started(folder, fake.url)
-    for number, question in enumerate((ASKED, ASKED, "Who came in March?"), 2):
+    for number, question in enumerate((QUESTION, QUESTION, "Who came in March?"), 2):
         ask(server, number, question)
     read_until(server, "m searches 2 documents")
     send(server, "tools/list", {"id": 5})
@@ -177,7 +150,7 @@ def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_que
     assert not played_on
     assert {line["id"] for line in told if "error" in line} == {2, 3}
     assert answer["result"]["structuredContent"]["evidence"]
-    ask(server, 6, ASKED)
+    ask(server, 6, QUESTION)
     read_until(server, "m searches 2 documents")
     assert_ended(server, [one for one in offspring() if one not in before], code=0)
 
@@ -185,9 +158,8 @@ def test_a_cancelled_call_gives_up_its_place_and_the_end_of_the_input_ends_a_que
 def test_a_signal_ends_everything(folder: Path, fake: fake_endpoint.FakeServer) -> None:
     before = set(offspring())
     server = started(folder, fake.url)
-    assert server.stdin is not None
     server.stdin.write("not JSON\n")
-    ask(server, 2, ASKED)
+    ask(server, 2, QUESTION)
     read_until(server, "evidence")
     processes = [one for one in offspring() if one not in before]
     server.send_signal(signal.SIGINT)
