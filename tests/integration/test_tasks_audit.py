@@ -20,13 +20,6 @@ from tasks.data.rows import Found
 from tasks.errors import StageError
 from tasks.reporting.html import problems_page
 
-SETTINGS = AuditSettings(problems=4)
-
-
-@pytest.fixture
-def params(server_params: Params) -> Params:
-    return server_params.model_copy(update={"audit": SETTINGS})
-
 
 @pytest.fixture
 def data(served_folder: Path) -> Path:
@@ -40,12 +33,12 @@ def data(served_folder: Path) -> Path:
 
 
 def run(params: Params) -> dict[str, Any]:
-    recorded(audit, params)
+    recorded(audit, params.model_copy(update={"audit": AuditSettings(problems=4)}))
     return dict(json.loads(audit.REPORT.read_text()))
 
 
-def test_known_gold_earns_all_and_the_page_shows_it_in_place(data: Path, params: Params) -> None:
-    report = run(params)
+def test_known_gold_earns_all_and_the_page_shows_it_in_place(data, server_params):
+    report = run(server_params)
     assert list(report["levels"]) == ["easy", "medium", "hard"]
     for row in report["levels"].values():
         scores = {name: numbers["reward"] for name, numbers in row["policies"].items()}
@@ -66,19 +59,15 @@ def test_known_gold_earns_all_and_the_page_shows_it_in_place(data: Path, params:
     assert "<script>" not in page
 
 
-def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data: Path, params: Params) -> None:
-    chosen = audit.choose(paths.PROBLEMS, 4)[0]
-    # The stored gold of this problem is another than the server's.
-    paper = next(p for p in chosen.papers if p.paper_id not in chosen.gold_papers)
-    span = chosen.evidence[0].spans[0]
-    wrong = span.model_copy(update={"paper_id": paper.paper_id, "text": paper.abstract})
-    fact = chosen.evidence[0].model_copy(update={"spans": (wrong,)})
-    changed = chosen.model_copy(update={"evidence": (fact,)})
+def test_gold_that_earns_nothing_stops_the_chain_and_is_named(data, server_params):
+    chosen, other = audit.choose(paths.PROBLEMS, 4)[:2]
+    # The stored gold of the first problem is another's, but not on the server.
+    wrong = other.model_copy(update={"problem_id": chosen.problem_id})
     frame = pd.read_parquet(paths.TEST)
-    frame.loc[list(frame["problem_id"]).index(chosen.problem_id)] = pd.Series(to_row(changed))
+    frame.loc[list(frame["problem_id"]).index(chosen.problem_id)] = pd.Series(to_row(wrong))
     frame.to_parquet(paths.TEST)
     with pytest.raises(StageError, match=r"1 of 12 problems") as stopped:
-        run(params)
+        run(server_params)
     assert chosen.problem_id in str(stopped.value)
     assert chosen.problem_id in audit.PAGE.read_text()  # the page is there, to look at
 
