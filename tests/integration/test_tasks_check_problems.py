@@ -70,18 +70,16 @@ def test_documents_are_checked_and_broken_ones_are_told(tmp_path: Path) -> None:
     (folder / "report.md").write_text("In all, 3 samples were lost on the way.")
     (folder / "2024/diary.pdf").write_bytes(b"broken")
     (folder / "2024/notes.txt").write_text("Nothing here.")
-    row = {**json.loads(fences(PAGE, "json")[0]), "documents": ["report.md", "2024/diary.pdf"]}
+    row = json.loads(fences(PAGE, "json")[0])
     path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps(row))
-    lines = told(path, documents=str(folder))
-    assert lines[0] == "questions.jsonl:1  documents[1]"
-    assert any(line.startswith(f"left out: {folder}/2024/diary.pdf") for line in lines)
-    for name, line in (
-        ("note.txt", f"    problem: '2024/note.txt': it is not in {folder}; did you mean"),
-        ("notes.txt", "rows:   1 good, 0 rejected"),
-    ):
-        path.write_text(json.dumps({**row, "documents": ["report.md", f"2024/{name}"]}))
-        assert any(one.startswith(line) for one in told(path, documents=str(folder)))
+    named = (["report.md", f"2024/{name}"] for name in ("diary.pdf", "note.txt", "notes.txt"))
+    rows = [row | {"question": f"{names}?", "documents": names} for names in named]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    said = "\n".join(told(path, documents=str(folder)))
+    assert said.startswith("questions.jsonl:1  documents[1]\n")
+    assert f"\nleft out: {folder}/2024/diary.pdf" in said
+    assert f"\n    problem: '2024/note.txt': it is not in {folder}; did you mean" in said
+    assert "\nrows:   1 good, 2 rejected" in said
 
 
 def test_the_page_prints_a_data_set_of_the_hub_as_good_rows(monkeypatch, capsys) -> None:

@@ -50,7 +50,6 @@ def slow() -> bytes:
 
 def encrypted(password: str) -> bytes:
     writer, out = PdfWriter(BytesIO(pdf("Nobody reads this."))), BytesIO()
-    writer.append(BytesIO(pdf("Nobody reads this.")))
     writer.encrypt(password, algorithm="RC4-128")
     writer.write(out)
     return out.getvalue()

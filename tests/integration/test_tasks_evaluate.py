@@ -30,13 +30,8 @@ FAILING = mock.Mock(spec=Policy, act=lambda asked: [TurnReply("", finish="error"
 """A policy whose every turn fails: void episodes."""
 
 
-class Killed:
-    """A policy during whose turn the process is interrupted."""
-
-    def act(self, requests: Any) -> list[TurnReply]:
-        raise KeyboardInterrupt
-
-    def release(self, keys: Any) -> None: ...
+KILLED = mock.Mock(spec=Policy, act=mock.Mock(side_effect=KeyboardInterrupt))
+"""A policy during whose turn the process is interrupted."""
 
 
 @pytest.fixture
@@ -71,10 +66,10 @@ def with_settings(params: Params, settings: dict[str, int]) -> Params:
 
 def test_a_killed_run_leaves_what_it_has_played_to_the_next(short, monkeypatch, capsys):
     """What was played counts only for the same models."""
-    play_as(monkeypatch, before=careless(), after=Killed())
+    play_as(monkeypatch, before=careless(), after=KILLED)
     with pytest.raises(KeyboardInterrupt):
         recorded(evaluate, short)
-    play_as(monkeypatch, before=Killed(), after=fields_expert())
+    play_as(monkeypatch, before=KILLED, after=fields_expert())
     with pytest.raises(KeyboardInterrupt):  # its episodes one at a time aren't kept
         recorded(evaluate, short)
     assert capsys.readouterr().err.count("played by the run before") == 2
@@ -219,18 +214,15 @@ def lose_some(endpoint: FakeServer, every: int) -> None:
 def test_a_model_that_lost_many_episodes_is_not_measured(served_folder, params):
     with serving() as endpoint:
         lose_some(endpoint, every=10)
-        with pytest.raises(
-            StageError, match=r"2 of 20 episodes of some/model \(greedy\)"
-        ) as caught:
+        told = r"2 of 20 episodes of some/model \(greedy\)"
+        with pytest.raises(StageError, match=told) as caught:
             play(params, endpoint)
     assert "(first: the policy failed). The endpoint said: Error code: 400" in str(caught.value)
     assert "flagged. Lower evaluate_model.concurrency" in str(caught.value)
     assert [path.name for path in evaluate_model.REPORTS.iterdir()] == ["episodes"]
 
 
-def test_the_command_measures_a_model_that_lost_few_episodes_and_warns(
-    served_folder, params, caplog
-):
+def test_the_command_measures_a_model_that_lost_few_and_warns(served_folder, params, caplog):
     write_params(params)
     with serving() as endpoint:
         lose_some(endpoint, every=20)

@@ -22,9 +22,7 @@ REWARDS = RewardSettings()
 QUOTE = "On Pobaseg, Jakzam comes to 35."
 
 
-def episode(
-    primary: float = 0.0, *, level: str = "hard", void: str | None = None, read: bool = True
-) -> Trajectory:
+def episode(primary=0.0, *, level="hard", void=None, read=True) -> Trajectory:
     root = FrameRecord(0, None, 0, "rlm", stop_reason="final")
     shown = f"new: {[QUOTE]}" if read else "context: 4 papers"
     root.turns.append(TurnRecord(shown, text=f"FINAL({[QUOTE]})", finish="stop"))
@@ -141,8 +139,7 @@ def test_random_code_is_refused(stage):
 
 
 def test_a_failing_policy_is_no_refusal(stage):
-    failing = mock.Mock(spec=Policy)
-    failing.act = lambda asked: [TurnReply("", finish="error") for _ in asked]
+    lost = mock.Mock(spec=Policy, act=lambda asked: [TurnReply("", finish="error") for _ in asked])
     with pytest.raises(StageError, match="void"):
-        stage(failing)
+        stage(lost)
     assert not paths.GATE.exists()
