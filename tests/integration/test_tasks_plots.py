@@ -89,27 +89,27 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return reports
 
 
-@pytest.fixture(scope="module")
-def drawn(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder in which the stage has run; tests only read it."""
-    made = tmp_path_factory.mktemp("drawn")
-    shutil.copytree(inputs, made / "reports")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(made)
-        assert len(recorded(plots, PARAMS).artifacts) == 3
-    page = (made / "reports/index.html").read_text()
-    assert BARE["advice"] in page
-    assert "3 of 10 episodes earn" in page
-    return made
-
-
-def test_the_stage_writes_two_figures_and_a_page(drawn: Path) -> None:
+def test_the_stage_writes_two_figures_and_a_page_without_links_or_a_models_markup(folder):
+    assert len(recorded(plots, PARAMS).artifacts) == 3
     names = ["before_after", "reward_curve"]
-    assert sorted(p.stem for p in (drawn / paths.PLOTS).iterdir()) == names
+    assert sorted(p.stem for p in paths.PLOTS.iterdir()) == names
     for name in names:
-        pixels = imread(drawn / paths.PLOTS / f"{name}.png")
+        pixels = imread(paths.PLOTS / f"{name}.png")
         assert pixels.shape[1] >= 800  # wide enough for the README
         assert pixels[..., :3].std() > 0.05  # and not blank
+    text = plots.PAGE.read_text()
+    assert BARE["advice"] in text
+    assert "3 of 10 episodes earn" in text
+    assert text.count("<img") == 2
+    references = set(re.findall(r"""(?:src|href)=["']([^"']*)""", text))
+    references.remove("problems.html")  # a link, for readers on disk
+    assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in references)
+    # What a model wrote is no markup.
+    assert HOSTILE not in text
+    assert "&lt;script&gt;" in text
+    assert "<script" not in text
+    assert "may be chance" not in text
+    assert "Void episodes" not in text
 
 
 def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
@@ -123,7 +123,6 @@ def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
     assert (folder / paths.PLOTS / "learnt.png").is_file()
     assert html.CAPTIONS["learnt"] in (folder / plots.PAGE).read_text()
     figure = learnt.learnt(table)
-    assert figure is not None
     labels = [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
     where = ["one paper", "and keeps what's\nnear the best"]
     assert labels == ["outcome", "“p”", "another", *where, "readers of a passage", "8", "2"]
@@ -167,17 +166,6 @@ def test_before_and_after_stand_side_by_side_with_intervals(folder: Path) -> Non
     assert [heights[0], heights[3]] == pytest.approx(means)
 
 
-def test_the_page_refers_to_nothing_outside_and_what_a_model_wrote_is_no_markup(drawn):
-    text = (drawn / "reports/index.html").read_text()
-    assert text.count("<img") == 2
-    references = set(re.findall(r"""(?:src|href)=["']([^"']*)""", text))
-    references.remove("problems.html")  # a link, for readers on disk
-    assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in references)
-    assert HOSTILE not in text
-    assert "&lt;script&gt;" in text
-    assert "<script" not in text
-
-
 def test_the_first_pair_is_the_one_whose_gain_is_nearest_to_the_mean() -> None:
     gains = {"a": 0.9, "b": -0.2, "c": 0.3}
     items = [
@@ -189,11 +177,7 @@ def test_the_first_pair_is_the_one_whose_gain_is_nearest_to_the_mean() -> None:
     assert shown == ["c", "b", "a"]
 
 
-def test_a_gain_that_may_be_chance_and_voids_by_cause_are_told(folder: Path, drawn: Path) -> None:
-    usual = (drawn / "reports/index.html").read_text()
-    assert "may be chance" not in usual
-    assert "Void episodes" not in usual
-
+def test_a_gain_that_may_be_chance_and_voids_by_cause_are_told(folder: Path) -> None:
     told = json.loads((folder / "reports/evaluation.json").read_text())
     told["reward"]["ci95"] = [-0.01, 0.2]
     told["before"]["voids"] = {"the sandbox failed": 1}
