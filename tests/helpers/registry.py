@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from agent.policies import scripted
 from agent.policies.base import Policy
 from benchmarks.exploits.fields_expert import fields_expert
 from tasks.registry import versions
 from tasks.tracking import runs
-
-if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
-
 
 SCRIPTS: dict[str, Callable[[], Policy]] = {
     "expert": fields_expert,
@@ -23,7 +19,7 @@ SCRIPTS: dict[str, Callable[[], Policy]] = {
 """Policies that can be named by the weights of a version."""
 
 
-def add_version(weights: str, tags: dict[str, str] | None = None) -> ModelVersion:
+def add_version(weights: str, tags: dict[str, str] | None = None) -> Any:
     """A new version of `rlm`, whose files are in the working folder."""
     store = runs.client(runs.tracking_uri())
     number = len(versions.list_versions("rlm")) + 1

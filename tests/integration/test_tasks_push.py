@@ -39,9 +39,8 @@ def pushed() -> float:
 
 def test_what_is_tracked_is_pushed_once(repository: Path) -> None:
     assert pushed() == 1
-    assert [path.read_text() for path in (repository / "remote").rglob("*") if path.is_file()] == [
-        "rows"
-    ]
+    copies = filter(Path.is_file, (repository / "remote").rglob("*"))
+    assert [path.read_text() for path in copies] == ["rows"]
     assert pushed() == 0
 
 

@@ -32,9 +32,7 @@ def compared(after: float) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(
-    tmp_path_factory: pytest.TempPathFactory, server_params: Params, empty_store: Path
-) -> Iterator[Path]:
+def folder(tmp_path_factory, server_params, empty_store) -> Iterator[Path]:
     """A working folder in which everything before `register` was done."""
     path = tmp_path_factory.mktemp("work")
     shutil.copy(empty_store, path)
@@ -107,9 +105,7 @@ def test_weights_that_are_to_be_served_otherwise_make_a_version(folder, server_p
         assert (registered(params)["version"], registered(params)["new"]) == (version, False)
 
 
-def test_a_version_of_other_code_is_refused_with_the_folder_to_ask(
-    folder: Path, server_params: Params, first: dict[str, Any]
-) -> None:
+def test_a_version_of_other_code_is_refused_with_the_folder_to_ask(folder, first):
     version = versions.get_version("rlm", first["version"])
     path = versions.artifact(version) / "artifacts" / config.RESOLVED.name
     kept = path.read_text()
