@@ -26,8 +26,6 @@ from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
 from benchmarks.exploits.fields_expert import careless, fields_expert
 from env import variables
-from env.client import Sessions
-from env.errors import RefusedError
 from env.problems.store import ProblemStore
 from env.server.service import read_settings
 from tasks import deploy, paths
@@ -70,9 +68,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def the_hub(
-    tmp_path_factory: pytest.TempPathFactory, server_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[SpaceHub]:
+def the_hub(tmp_path_factory, server_url, monkeypatch) -> Iterator[SpaceHub]:
     """A Hub whose Spaces are all the server of the other tests."""
     with serve_spaces(tmp_path_factory.mktemp("hub"), host=server_url) as running:
         monkeypatch.setenv("HF_ENDPOINT", running.url)
@@ -105,9 +101,8 @@ def test_seed_and_owners_key_are_secrets_of_the_space_and_nothing_else(the_hub: 
     assert repo_of(the_hub).secrets == secrets
     assert len(access.owner_key) == 64
     pushed = b"".join(repo_of(the_hub).files.values())
-    written = b"".join(content for _, content in everything_written(Path()))
     assert str(SEED).encode() not in pushed
-    assert access.owner_key.encode() not in pushed + written
+    assert access.owner_key.encode() not in pushed + everything_written(Path())
 
 
 def test_a_key_of_the_environment_replaces_the_spaces_key(the_hub, monkeypatch):
@@ -179,9 +174,7 @@ def test_a_change_is_one_commit_after_its_secrets(the_hub: SpaceHub, change: str
         (("dataset", "ada/rlm-problems"), [DATASET], "README.md", r"space\.dataset"),
     ],
 )
-def test_a_repository_of_something_else_is_left_alone(
-    the_hub, monkeypatch, where, overrides, name, told
-):
+def test_a_repository_of_others_is_left_alone(the_hub, monkeypatch, where, overrides, name, told):
     monkeypatch.setenv(variables.DATASET_TOKEN, READ_TOKEN)
     files = {".gitattributes": b"", name: b"one of a kind"}
     other = the_hub.repos[where] = Repo(private=True, files=dict(files))
@@ -233,9 +226,7 @@ REFUSALS: list[tuple[list[str], dict[str, str], dict[str, list[Any]], type[Pipel
 
 
 @pytest.mark.parametrize(("overrides", "environ", "faults", "error", "word"), REFUSALS)
-def test_a_refusal_comes_before_anything_is_pushed(
-    the_hub, monkeypatch, overrides, environ, faults, error, word
-):
+def test_a_refusal_pushes_nothing(the_hub, monkeypatch, overrides, environ, faults, error, word):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     the_hub.faults |= {where: list(plan) for where, plan in faults.items()}
@@ -354,10 +345,8 @@ def local_problems(params: Params) -> Path:
     return paths.PROBLEMS
 
 
-def everything_written(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            yield path, path.read_bytes()
+def everything_written(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.timeout(240)
@@ -394,8 +383,7 @@ def test_a_private_space_is_pushed_started_and_played(
         ):
             checks.check_problems(url, paths.PROBLEMS)
     told = capfd.readouterr()
-    leaks = [path for path, content in everything_written(tmp_path) if TOKEN.encode() in content]
-    assert leaks == []
+    assert TOKEN.encode() not in everything_written(tmp_path)
     for secret in (TOKEN, key[:16], key[-16:]):
         assert secret not in told.out + told.err + caplog.text
 
@@ -414,18 +402,10 @@ def plays_as_a_stranger(url: str, params: Params, own: Trajectory, key: str) -> 
     about = checks.metadata(url)
     assert about["splits"] == ["train"]
     assert about["problems"] == len(store.ids("train"))
-    with Sessions(url, 1) as stranger:
-        for closed in ({"problem_id": own.problem_id}, {"split": "test"}):
-            with pytest.raises(RefusedError, match="this server has no problem for"):
-                stranger.reset(0, **closed).result()
-    opened = [EpisodeSpec(one) for one in store.ids("train", "hard")[:3]]
-    for tree in play(careless(), url, opened, sessions=1):
-        assert tree.void is None
-        assert tree.metrics is not None
-        figures = [tree.reward, *tree.components.values()]
-        figures += [tree.metrics.precision, tree.metrics.recall, tree.metrics.f1]
-        assert figures == [round(value or 0.0, 2) for value in figures]
-        assert (tree.reward or 0) > 0
+    (tree,) = play(careless(), url, [EpisodeSpec(store.ids("train", "hard")[0])], sessions=1)
+    figures = [tree.reward, *tree.components.values(), tree.metrics.precision, tree.metrics.f1]
+    assert figures == [round(value, 2) for value in figures]
+    assert tree.reward > 0
     assert (own.reward or 0) != round(own.reward or 0, 2)
 
 
