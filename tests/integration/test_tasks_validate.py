@@ -90,14 +90,8 @@ ROWS: dict[str, tuple[Callable[[Any], None], str]] = {
 """For each case what is done to a row, and which check must name it."""
 
 
-Refused = tuple[list[dict[str, Any]], list[str]]
-"""Checks of the report, and lines of the message."""
-
-
-def refused(
-    prepared: Path, copy: Path, *edits: tuple[str, Callable[[pd.DataFrame], Any]]
-) -> Refused:
-    """What the stage says about a copy of the data with changed files."""
+def refused(prepared: Path, copy: Path, *edits: Any) -> tuple[list[dict[str, Any]], list[str]]:
+    """Checks of the report on a copy of the data with changed files, and lines of the message."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shutil.copytree(prepared, copy))
         for split, change in edits:
@@ -107,9 +101,9 @@ def refused(
         return json.loads(validate.REPORT.read_text())["checks"], str(stopped.value).splitlines()
 
 
-@pytest.fixture(scope="module")
-def wounded(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
-    """Data in which every case has a row of its own, of a collection of its own."""
+def test_a_bad_row_is_named_by_the_check_it_breaks(prepared: Path, tmp_path: Path) -> None:
+    """Every case has a row of its own, of a collection of its own."""
+    broken = TEST[: 3 * len(ROWS) : 3]
 
     def break_rows(frame: pd.DataFrame) -> None:
         for number, (change, _) in enumerate(ROWS.values()):
@@ -117,19 +111,14 @@ def wounded(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused
             change(row)
             frame.loc[3 * number] = row
 
-    return refused(prepared, tmp_path_factory.mktemp("wounded") / "data", ("test", break_rows))
-
-
-@pytest.mark.parametrize("case", ROWS)
-def test_a_bad_row_is_named_by_the_check_it_breaks(wounded: Refused, case: str) -> None:
-    name, said = TEST[3 * list(ROWS).index(case)], ROWS[case][1]
-    checks, message = wounded
-    (check,) = (one for one in checks if said in one["expectation"])
-    assert check["success"] is False
-    assert any(row.startswith(name) for row in check["rows"])
-    assert any(said in line for line in message)
-    broken = TEST[: 3 * len(ROWS) : 3]  # no other row of the split is named
-    assert {row.split(" ")[0] for row in check["rows"]} & {*TEST} <= {*broken}
+    checks, message = refused(prepared, tmp_path / "data", ("test", break_rows))
+    for name, (case, (_, said)) in zip(broken, ROWS.items(), strict=True):
+        (check,) = (one for one in checks if said in one["expectation"])
+        assert check["success"] is False, case
+        assert any(row.startswith(name) for row in check["rows"]), case
+        assert any(said in line for line in message), case
+        # No other row of the split is named.
+        assert {row.split(" ")[0] for row in check["rows"]} & {*TEST} <= {*broken}, case
 
 
 FILES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str, str]] = {
@@ -147,18 +136,12 @@ FILES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str, str]] =
 """For each case a file and what is done to it, the check that fails, and what it must name."""
 
 
-@pytest.fixture(scope="module")
-def complaints(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Lines of the message on files with every case."""
+def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(prepared: Path, tmp_path: Path) -> None:
     edits = [(split, change) for split, change, _, _ in FILES.values()]
-    return refused(prepared, tmp_path_factory.mktemp("files") / "data", *edits)[1]
-
-
-@pytest.mark.parametrize("case", FILES)
-def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(complaints: list[str], case: str) -> None:
-    _, _, said, named = FILES[case]
-    (line,) = (line for line in complaints if said in line)
-    assert named in line
+    _, complaints = refused(prepared, tmp_path / "data", *edits)
+    for case, (_, _, said, named) in FILES.items():
+        (line,) = (line for line in complaints if said in line)
+        assert named in line, case
 
 
 def test_gold_too_short_to_be_found_is_a_fault() -> None:
