@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,16 @@ import torch
 from helpers.changed import changed
 from helpers.fake_endpoint import serving
 from helpers.problem_files import write_problems
-from helpers.random_model import qwen, save_qwen, tokenizer
+from helpers.random_model import save_qwen
 from helpers.recorder import Recorder, recorded
 from safetensors.torch import load_file, save_file
 
 from agent.demonstrations import unsloth_process
-from agent.demonstrations.demonstrator import Demonstrator
 from agent.models import model_files
-from agent.policies.base import FrameKey, TurnReply, TurnRequest
-from agent.policies.conversations import Conversations
+from agent.policies.base import TurnRequest
 from agent.policies.hf_policy import load_model
+from benchmarks.exploits.fields_expert import fields_expert
+from env.models import Message
 from env.problems.store import ProblemStore
 from tasks import export, paths, train, warmstart
 from tasks.config.params import Params
@@ -37,24 +36,6 @@ pytestmark = [
 
 
 STANDIN = Path(__file__).parents[1] / "helpers/unsloth_standin"
-
-
-class Written(Demonstrator):
-    """The demonstrator, whose texts are kept by the conversation that they answer."""
-
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
-        self.texts: dict[str, str] = {}
-        self._talks: dict[FrameKey, list[str]] = {}
-
-    def act(self, requests: Sequence[TurnRequest]) -> list[TurnReply]:
-        replies = super().act(requests)
-        for request, reply in zip(requests, replies, strict=True):
-            talk = self._talks.setdefault(request.key, [])
-            talk += [message.content for message in request.messages]
-            self.texts[json.dumps(talk)] = reply.text
-            talk.append(reply.text)
-        return replies
 
 
 @pytest.fixture
@@ -114,18 +95,17 @@ def test_training_plays_what_was_not_shown_unless_too_little_is_left(params, ser
     assert played(len(ids) - 3, "sft") == played(1, "none") == ids
 
 
-def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(params, server_problems):
-    problems = demonstrate.choose(params)
-    writer = Written(problems, params.env)
-    talks = Conversations(qwen(), tokenizer(), params.generation)
-    demonstrate.play_all(params, writer, talks, problems)
-    forgotten = problems[0].question
+def test_a_teacher_behind_an_api_teaches_with_its_good_episodes(params):
+    forgotten, expert = demonstrate.choose(params)[0].question, fields_expert()
 
     def reply(body: dict) -> str:
-        talk = [message["content"] for message in body["messages"]]
-        if forgotten in "".join(talk):
+        _, opening, *later = [message["content"] for message in body["messages"]]
+        if forgotten in opening:
             return "I do not know."
-        return writer.texts.get(json.dumps(talk), "yes")
+        kind = "rlm" if "\ncontext: " in opening else "llm"
+        talk = [Message(role="user", content=opening)]
+        asked = TurnRequest((opening, 0), talk, depth=0, kind=kind, first=not later, seed=0)
+        return expert.act([asked])[0].text
 
     with serving() as fake:
         fake.reply = reply
