@@ -99,7 +99,7 @@ def write_base(folder: Path, dtype: torch.dtype) -> Path:
     return folder / "base"
 
 
-def write_adapter(base: Path, out: Path, scale: float = 0.02) -> Path:
+def write_adapter(base: Path, out: Path) -> Path:
     """Write an adapter whose updates are as large as after training."""
     from peft import LoraConfig, get_peft_model
 
@@ -110,7 +110,7 @@ def write_adapter(base: Path, out: Path, scale: float = 0.02) -> Path:
     model = get_peft_model(load_model(base)[0], config)
     for name, weight in model.named_parameters():
         if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=scale)
+            torch.nn.init.normal_(weight, std=0.02)
     model.save_pretrained(out)
     return out
 
