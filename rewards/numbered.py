@@ -46,14 +46,14 @@ def shown_and_named(readers: Iterable[Child]) -> tuple[set[str], set[str]]:
         if len(given) != 1:
             continue
         (text,) = given.values()
-        verdict, numbers = replied_verdict(answer), replied_numbers(answer)
-        if verdict is not None:
+        if (verdict := replied_verdict(answer)) is not None:
             passage = _single(text)
             shown.add(passage)
             if verdict:
                 named.add(passage)
-        elif numbers is not None and not _asks(text):  # a passage may begin with a number
-            passages = numbered_passages(text)
+            continue
+        passages = {} if _asks(text) else numbered_passages(text)  # one may begin with a number
+        if passages and (numbers := replied_numbers(answer)) is not None:
             shown.update(passages.values())
             named.update(passages[number] for number in numbers if number in passages)
     return shown, named

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# The whole chain on one graphics card in some ten minutes, and what it took there.
+#
+#   MODEL=FOLDER_OR_NAME bash benchmarks/card.sh [bf16|fp16|cpu]
+#
+# Run `make setup-cuda` and `python -m examples.trials.collect SOURCE` first. `fp16` takes bfloat16
+# from the card, as a T4 lacks it; `cpu` tries the script without a card and without Unsloth.
+# Results: reports/card/.
+set -uo pipefail
+mode=${1:-bf16}
+out=reports/card/$mode
+python=.venv/bin/python
+mkdir -p "$out"
+export HF_HUB_OFFLINE=1 PYTORCH_ALLOC_CONF=expandable_segments:True
+if [ "$mode" = fp16 ]; then
+  printf 'import torch\ntorch.cuda.is_bf16_supported = lambda *a, **k: False\n' > "$out/sitecustomize.py"
+  export PYTHONPATH=$PWD/$out
+fi
+settings=(
+  model.source="${MODEL:?a folder, or a model of the Hub that is in its cache}"
+  env.idle_timeout_s=3600
+  warmstart.kind=sft warmstart.sft.problems=120
+  generation.batch_frames=128 generation.cache_tokens=131072
+  train.steps=3 train.problems_per_step=4 train.save_every=1
+  evaluate.episodes=20 evaluate.latency_episodes=1 export.prompts=4
+)
+case $mode in
+  bf16) settings+=(model.backend=unsloth model.quantisation=nf4) ;;
+  fp16) settings+=(model.backend=unsloth model.quantisation=nf4 export.dtype=float16 export.max_logit_error=0.01) ;;
+  cpu) ;;
+  *) echo "unknown mode $mode: bf16, fp16 or cpu" >&2; exit 2 ;;
+esac
+arguments=()
+for setting in "${settings[@]}"; do arguments+=(--set "$setting"); done
+{ git rev-parse HEAD; $python -m flows.doctor; } > "$out/machine.txt" 2>&1
+if [ "$mode" != cpu ]; then
+  nvidia-smi --query-gpu=memory.used,utilization.gpu --format=csv,noheader,nounits -lms 1000 > "$out/card.csv" &
+  trap 'kill %1' EXIT
+fi
+start=$SECONDS
+$python -m flows.pipeline run --profile trials "${arguments[@]}" 2>&1 | tee "$out/chain.log"
+echo "exit code ${PIPESTATUS[0]}, $((SECONDS - start)) s" | tee "$out/result.txt"
+cp reports/{zeroshot,gate,export,evaluation,promotion}.json "$out" 2> /dev/null
+$python - "$out" << 'END'
+"""Print what the training took by step, peak memory, and the error of the merge."""
+import json, sys
+from pathlib import Path
+
+import pandas as pd
+
+out = Path(sys.argv[1])
+rows = pd.read_parquet("reports/train.parquet")
+table = rows.filter(regex="^step$|seconds|tokens|logprob|kl|reward/overall")
+table.to_csv(out / "train.csv", index=False)
+print(table.T.to_string())
+if (card := out / "card.csv").exists():
+    print("peak MiB", max(int(line.split(",")[0]) for line in card.read_text().splitlines()))
+merge = json.loads(Path("reports/export.json").read_text())
+print({name: merge[name] for name in ("logit_error", "limit", "effect") if name in merge})
+END
