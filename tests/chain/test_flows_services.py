@@ -1,7 +1,5 @@
 """A run's own services end with it; a run does not end with its worker."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The stage `push` on a repository of its own: what is pushed, and what stops it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a run says: at its start, and at ends that are not its own (a full disk, an interrupt)."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal
