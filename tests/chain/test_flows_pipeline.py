@@ -147,16 +147,16 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
         subprocess.run([*git, *words], check=True)
     # A worker plays it, as in production.
     full = ["prefect", "deployment", "run", "rlm/full", "--watch", "-p", "profile=quick", "-p"]
-    with services_up(project, pytestconfig, PYTHONPATH=str(project)) as (shell, told):
+    with services_up(project, pytestconfig, PYTHONPATH=str(project)) as (shell, up):
         wrong = shell(*full, 'overrides=["train.stepps=3"]', code=1)
         assert "Did you mean train.steps?" in wrong
         watched = " ".join(shell(*full, f"overrides={json.dumps(TINY)}").split())
-        fires_and_finds_nothing_new(shell, re.findall(r"password: (\S+)\)", told)[0])
+        told = Path(".run/flow.log").read_text(encoding="utf-8")
+        fires_and_finds_nothing_new(shell, re.findall(r"password: (\S+)\)", up)[0])
     assert "rlm version 1 (new; challenger)" in watched
     assert re.search("champion: (promoted: better than|kept: against) the base before", watched)
     assert "its figures mean nothing" in watched
     assert re.search("zeroshot: .* so demonstrations follow .*bare model: ", watched)
-    told = Path(".run/flow.log").read_text(encoding="utf-8")
     status = ["git", "status", "--porcelain"]
     changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
     assert changed == "?? dvc.lock\n?? params.resolved.yaml\n"
