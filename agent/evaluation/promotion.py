@@ -13,6 +13,7 @@ rows and pairs; `tasks/promote.py` plays and writes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -44,7 +45,8 @@ def two_sets(
 
     Args:
         problems: problems to choose from.
-        count: a set takes collections until it has this many problems; fewer if they run out.
+        count: problems of a set, evenly of at least `LEAST_COLLECTIONS` collections; fewer if they
+            run out.
         seed: the same seed and the same problems give the same sets.
     """
     collections: dict[str, list[EpisodeSpec]] = {}
@@ -59,14 +61,28 @@ def two_sets(
         Random(f"{seed}/{level}").shuffle(names)
         ranked += [(place // 2, level, place % 2, name) for place, name in enumerate(names)]
     sets: list[list[EpisodeSpec]] = [[], []]
+    taken = [0, 0]
     for _, _, which, name in sorted(ranked):
-        if len(sets[which]) < count:
+        if len(sets[which]) < count or taken[which] < LEAST_COLLECTIONS:
             sets[which].extend(collections[name])
+            taken[which] += 1
+    sets = [_evenly(chosen, count, seed) for chosen in sets]
     first, second = (
         [replace(spec, seed=seed * 1_000_003 + n) for n, spec in enumerate(chosen, start)]
         for start, chosen in ((0, sets[0]), (len(sets[0]), sets[1]))
     )
     return first, second
+
+
+def _evenly(problems: Sequence[EpisodeSpec], count: int, seed: int) -> list[EpisodeSpec]:
+    """So many of some problems, in their order: first one of each collection, then another one."""
+    order = Random(f"{seed}/evenly").sample(range(len(problems)), len(problems))
+    before: Counter[str] = Counter()
+    turns: dict[int, int] = {}
+    for place in order:
+        turns[place] = before[problems[place].collection_id]
+        before[problems[place].collection_id] += 1
+    return [problems[place] for place in sorted(sorted(order, key=turns.__getitem__)[:count])]
 
 
 def too_small(sets: Sequence[Sequence[EpisodeSpec]]) -> str | None:

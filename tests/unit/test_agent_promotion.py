@@ -98,10 +98,10 @@ def specs(collections: int, levels: tuple[str, ...] = ("easy", "hard")) -> list[
 
 def test_the_two_sets_share_no_collection_and_are_alike() -> None:
     first, second = two_sets(specs(50), 60, seed=1)
-    collections = [{spec.collection_id for spec in chosen} for chosen in (first, second)]
-    assert collections[0] & collections[1] == set()
+    assert {spec.collection_id for spec in first}.isdisjoint(s.collection_id for s in second)
     for chosen in (first, second):
-        assert len(chosen) == 60
+        papers = {spec.collection_id for spec in chosen}
+        assert (len(chosen), len(papers)) == (60, LEAST_COLLECTIONS)
         assert abs(sum(spec.difficulty == "easy" for spec in chosen) - 30) <= 3
     assert len({spec.seed for spec in [*first, *second]}) == 120
     assert two_sets(specs(50), 60, seed=1) == (first, second)
