@@ -204,7 +204,6 @@ def guarded(work: Callable[[], None], kept: str = "") -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.WARNING)  # some libraries set their own loggers to INFO
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # no 4-bit kernels on a CPU
     try:
         work()
     except PipelineError as error:

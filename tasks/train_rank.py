@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ def work(job: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run as a rank."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # no 4-bit kernels on a CPU
     folder = Path(sys.argv[1])
     job = json.loads((folder / train.JOB).read_text(encoding="utf-8"))
     ranks.run_rank(lambda: work(job), folder, (*EXPECTED, PipelineError))
