@@ -179,7 +179,7 @@ def decisions(text: str, settings: MovesSettings) -> dict[str, float]:
         **{f"quoted/{number}": number in quoted for number in settings.quoted},
         **{f"shown/{number}": number in shown for number in settings.readers},
         "shown/another": bool(set(shown) - set(settings.readers)),
-        "paper_first": "rank(context, question, 1)" in text,
+        "paper_first": "rank(papers, query" in text,  # not if it chooses one and searches all
         "near": "near(" in text,
         **{f"reads/{who}": reads == who for who in settings.reads},
     }

@@ -83,11 +83,11 @@ def test_prose_and_broken_code_decide_nothing() -> None:
         assert not any(v for n, v in flags.items() if n.startswith(("move/part", "move/word")))
 
 
-def test_rank_without_a_number_is_its_default() -> None:
-    text = "found = rank(context, query)\nllm_query_batched(found)\nFINAL(found[:2])"
+def test_rank_without_a_number_is_its_default_and_a_paper_that_is_not_searched_not_chosen() -> None:
+    text = "rank(context, question, 1); rank(context, query)\nllm_query(found)\nFINAL(found[:2])"
     flags = decisions(text, SETTINGS)
     assert flags["move/shown/another"] == flags["move/quoted/2"] == 1
-    assert flags["move/shown/4"] == 0
+    assert flags["move/shown/4"] == flags["move/paper_first"] == 0
     assert decisions(text, SETTINGS.model_copy(update={"readers": [24]}))["move/shown/24"] == 1
 
 
