@@ -168,8 +168,9 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     assert "result/f1" in parent.data.metrics
     assert "/#/models/rlm/versions/1 |" in parent.data.tags["mlflow.note.content"]
     store = tracking.client(tracking.tracking_uri())
-    curve = store.get_metric_history(parent.info.run_id, "reward/overall")
-    assert [point.step for point in curve] == list(range(1, len(curve) + 1)) != []
+    for run in (parent, runs("train")[0]):
+        curve = store.get_metric_history(run.info.run_id, "reward/overall")
+        assert [point.step for point in curve] == list(range(1, len(curve) + 1)) != []
     kept = store.list_artifacts(parent.info.run_id)
     assert "dvc.lock" in [file.path for file in kept]
     for name in stages.STAGES:

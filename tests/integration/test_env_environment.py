@@ -109,6 +109,13 @@ def test_nothing_before_the_end_depends_on_gold(service, monkeypatch):
     assert seen[0] == seen[1]
 
 
+def test_an_episode_without_an_answer_shows_none(environment):
+    ended = environment.reset(seed=0)
+    while not ended.done:
+        ended = environment.step(RLMAction(text="I do not know."))
+    assert (ended.answer, ended.reward) == (None, 0.0)
+
+
 def test_a_dead_zygote_voids_the_episode_and_the_next_one_plays(service, environment):
     environment.reset(seed=0)
     environment.step(RLMAction(text="```repl\nx = 1\n```"))

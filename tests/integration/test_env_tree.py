@@ -228,7 +228,8 @@ def test_a_scored_episode_keeps_no_text(play: Play) -> None:
 
 
 def test_a_failed_policy_makes_the_episode_void(play: Play) -> None:
-    play.turn((0, ""), finish="error")
+    play.code((0, 'rlm_query("a", context)'))
+    play.turn((1, ""), finish="error")
     assert play.tree.void == "the policy failed"
     assert play.tree.done
 

@@ -130,12 +130,18 @@ def test_documents_that_cannot_be_read_cost_only_the_rows_that_name_them(folder,
     assert len(found.rejected) == len(broken)
 
 
-@pytest.mark.parametrize("name", ["../secret.md", "/etc/passwd.txt", "link.md", "linked/secret.md"])
+OUTSIDE = ["../secret.md", "/etc/passwd.txt", "link.md", "linked/secret.md", "private.md"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_nothing_outside_the_folder_is_read(folder: Path, name: str) -> None:
     secret = folder.parent / "secret.md"
     secret.write_text("secret")
     (folder / "link.md").symlink_to(secret)
     (folder / "linked").symlink_to(folder.parent)
+    beside = folder.with_name(f"{folder.name}-private.md")
+    beside.write_text("secret")
+    (folder / "private.md").symlink_to(beside)
     found = documents(folder).get(name)
     assert isinstance(found, Rejected)
     assert "outside the folder" in found.reason

@@ -3,8 +3,6 @@
 TRL ships most of them. The others have the property of the real one that matters here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints of another run: set aside, named, never deleted."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows for supervised training: only the policy's own good turns have labels."""
 
-from __future__ import annotations
-
 from agent.demonstrations.rows import IGNORED, demonstration_rows, good_episodes, repetitive
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import StopReason

@@ -1,7 +1,5 @@
 """The transformers policy: ids, caches and log-probs against plain forward passes."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The keyed plan: its code runs, and takes from a reader's reply what that reader was shown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The scale of the loss: powers of two, halved while gradients are not finite."""
 
-from __future__ import annotations
-
 import torch
 
 from agent.training.loss_scale import MOST_HALVINGS, first_scale, scaled_backward

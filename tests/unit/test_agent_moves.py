@@ -1,7 +1,5 @@
 """Moves: what is drawn can be written as code, and read back from it."""
 
-from __future__ import annotations
-
 from itertools import product
 from random import Random
 

@@ -1,7 +1,5 @@
 """The nano model: its tokenizer, its examples, and what lessons teach and leave out."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from random import Random

@@ -1,7 +1,5 @@
 """Episodes that are dealt to ranks, with ranks that are only said to be there."""
 
-from __future__ import annotations
-
 import pytest
 
 from agent.rollouts.specs import EpisodeSpec

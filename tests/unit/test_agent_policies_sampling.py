@@ -1,7 +1,5 @@
 """The sampling loop against plain passes over whole conversations, one row and token at a time."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

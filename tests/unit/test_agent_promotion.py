@@ -1,8 +1,7 @@
 """The rule of promotion, on rows whose outcome is known."""
 
-from __future__ import annotations
-
 from random import Random
+from statistics import pstdev
 from typing import Any
 
 import pytest
@@ -83,6 +82,13 @@ def test_a_challenger_cannot_win_by_its_own_voids() -> None:
         row |= {"void": "busy", "primary_objective": None, "reward": None}
     assert compare_on_set(opponent, challenger, BOOTSTRAP).won
     assert compare_on_set(rows([0.0] * N), challenger, BOOTSTRAP).won
+
+
+def test_an_interval_has_the_level_that_it_says() -> None:
+    values = [float(n % 10) for n in range(400)]
+    found = Bootstrap(resamples=20_000, seed=0, level=0.9).mean(values, list(map(str, range(400))))
+    half = 1.645 * pstdev(values) / 400**0.5  # of a normal mean
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.05)
 
 
 def specs(collections: int, levels: tuple[str, ...] = ("easy", "hard")) -> list[EpisodeSpec]:

@@ -1,7 +1,5 @@
 """Statistics and summaries of episodes, against values worked by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Log-probabilities through a prefix tree against a pass over each row alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 

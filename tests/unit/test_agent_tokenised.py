@@ -1,7 +1,5 @@
 """Texts of a policy as token ids, in the layout of a rollout."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

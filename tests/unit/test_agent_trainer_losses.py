@@ -16,8 +16,6 @@ Without scaling the advantages are +0.3, -0.3, none, +0.3, -0.3.
     tree 4   0 root, 3 tokens                                 1               -0.3
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

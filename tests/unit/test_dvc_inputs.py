@@ -26,6 +26,10 @@ STARTED = {"tasks.deployment.environment": "env.server.app", "tasks.train": "tas
 """Main modules of processes, by the module that starts them."""
 
 
+def test_nothing_is_trained_past_a_gate_that_has_refused() -> None:
+    assert "reports/gate.json" in DVC["train"]["deps"]
+
+
 @cache
 def imports() -> grimp.ImportGraph:
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)

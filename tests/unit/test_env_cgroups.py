@@ -1,7 +1,5 @@
 """Memory and processes of this process, limited by groups of both versions."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The order of passages by meaning: the model's packages, its vectors, hostile texts."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from typing import Any
 

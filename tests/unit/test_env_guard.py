@@ -1,7 +1,5 @@
 """The guard on a WebSocket: idle sessions and what they read. `test_env_door.py` has the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Ids of generated problems: they predict no gold, and no draw depends on them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache

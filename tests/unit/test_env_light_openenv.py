@@ -1,7 +1,5 @@
 """OpenEnv's slow imports wait until somebody needs them."""
 
-from __future__ import annotations
-
 import importlib
 
 import env.light_openenv  # noqa: F401

@@ -1,7 +1,5 @@
 """The world `fields`: only the lexicon tells gold from the method's other sentences."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Passages and their order: what `rank` returns, in the REPL and outside of it."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.work import calls
 from hypothesis import given, settings
@@ -46,6 +44,11 @@ def test_a_table_is_whole_up_to_a_length_and_beyond_its_header_counts_for_each_r
     found = rank({"p": TABLE}, "vessel calliope", 1, chars=1, least=3)
     assert found == [("p", rows[1])]
     assert ("p", rows[0]) in rank({"p": TABLE}, "vessel", chars=1, least=3)
+
+
+def test_a_word_that_one_passage_repeats_is_rare() -> None:
+    texts = {"a": "Kalvot, Kalvot, Kalvot, Kalvot, Kalvot.", "b": "Here Mirbex.", "c": "Here."}
+    assert next(key for key, _ in rank(texts, "Kalvot here", least=3)) == "a"
 
 
 def test_a_short_piece_joins_what_it_belongs_to() -> None:

@@ -1,7 +1,5 @@
 """HTTP bodies: structure and rate; MCP is a fixed answer. `test_env_door.py` has the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures that clients without the owner's key read: two digits, which find no gold by halving."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 

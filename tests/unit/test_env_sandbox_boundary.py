@@ -3,8 +3,6 @@
 aarch64 is simulated here and untested on hardware; x86_64 is what the attacks run against.
 """
 
-from __future__ import annotations
-
 import operator
 import struct
 from collections.abc import Sequence

@@ -138,6 +138,8 @@ def test_repeated_ids_and_questions_are_rejected() -> None:
     assert [p.problem_id for p in dealt] == [p.problem_id for p in (one, *others)]
     told = [(fault.row, fault.field) for fault in rejected]
     assert told == [("f:2", "question"), ("f:3", "problem_id")]
+    other_papers = [problem(name, question="Who?") for name in ("one", "two")]
+    assert deal(candidates(other_papers), SETTINGS)[1] == []
 
 
 def test_what_was_trained_on_is_never_tested_when_its_collection_grows(tmp_path: Path) -> None:
