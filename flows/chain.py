@@ -352,7 +352,8 @@ def print_kept(unchanged: list[str], killed: bool) -> None:
     if killed:
         console.print("The last run was killed; the processes it left behind are stopped.")
     if not (code := lineage.commit()).isalnum():
-        console.print(f"Code: {code}. Commit it to be able to restore this run's code and results.")
+        init = "git init && " if code == "no git" else ""
+        console.print(f"Code: {code}. `{init}git add . && git commit` lets you restore it later.")
     if not unchanged and Path(".dvc/cache/runs").is_dir():
         console.print("Starting at prepare; what earlier runs made of the same inputs is reused.")
     elif not unchanged and Path("dvc.lock").exists():

@@ -88,7 +88,7 @@ def test_a_start_with_results_of_earlier_runs_is_not_called_clean(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lineage, "commit", lambda: "0a1b-dirty")
     print_kept([], killed=False)
-    assert re.search("Code: 0a1b-dirty. Commit it .*\nStarting clean", capsys.readouterr().out)
+    assert re.search("Code: 0a1b-dirty. `git add .*\nStarting clean", capsys.readouterr().out)
     Path("dvc.lock").touch()
     print_kept([], killed=False)
     assert "dvc pull" in capsys.readouterr().out
