@@ -1,8 +1,9 @@
 """Import OpenEnv without gradio, openai and fastmcp, which take longer to import than the rest.
 
 OpenEnv imports gradio for a web page, openai for a judge and fastmcp for tools; this project uses
-none of them. So `env` takes OpenEnv's classes from here, or imports this module first. A program
-that uses those packages itself is unaffected.
+none of them. So `env` takes OpenEnv's classes from here, or imports this module first; the package
+itself doesn't, because the sandbox's processes import it. A program that uses those packages itself
+is unaffected.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from env.server.door.logs import limit_repeats
-from env.server.door.protocol import MeasuredFrames, WholeBodies, abort, raise_descriptors
+from env.server.door.protocol import MeasuredFrames, WholeBodies, raise_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Connections:
         latest = self._now() - self._request_s
         for protocol in list(self._live):
             if self._waiting.get(protocol, latest) < latest:
-                abort(protocol)
+                protocol.abort()
         self._drop_unread()
         if _few_descriptors():
             self._drop_half()
@@ -160,7 +160,7 @@ class Connections:
             stuck = now - self._unread[protocol][1] >= _UNREAD_S
             if unsent > (_UNSENT_BYTES if stuck else _UNSENT_MOST):
                 unsent -= sizes[protocol]
-                abort(protocol)
+                protocol.abort()
 
     def _note(self) -> None:
         """Bring the list of waiting connections up to date."""
@@ -168,11 +168,11 @@ class Connections:
         self._waiting = {
             protocol: since
             for protocol, since in self._waiting.items()
-            if (protocol in live and _waits(protocol))
+            if (protocol in live and protocol.waits())
             or (_arrives(protocol) and now - since < _HANDSHAKE_S)
         }
         for protocol in live:
-            if _waits(protocol):
+            if protocol.waits():
                 self._waiting.setdefault(protocol, now)
 
     def _drop(self, count: int) -> int:
@@ -183,10 +183,8 @@ class Connections:
                 break
             if not _arrives(protocol):
                 del self._waiting[protocol]
-                if protocol in self._live and _waits(protocol):
-                    if getattr(protocol, "cycle", protocol) is None:
-                        protocol.transport.write(_FULL)  # its request may be on its way
-                    protocol.transport.abort()
+                if protocol in self._live and protocol.waits():
+                    protocol.abort(_FULL)
                     dropped += 1
         return dropped
 
@@ -263,19 +261,6 @@ class ServerLimits:
 def _arrives(protocol: Any) -> bool:
     """Whether uvicorn has not yet seen the connection."""
     return protocol.transport is None
-
-
-def _waits(protocol: Any) -> bool:
-    """Whether a connection has no request under way, or an answer that its client does not read.
-
-    WebSockets wait only while they close: the guard limits their answers.
-    """
-    if protocol.transport.is_closing() or getattr(protocol, "close_sent", False):
-        return True
-    if getattr(getattr(protocol, "flow", None), "write_paused", False):
-        return True
-    cycle = getattr(protocol, "cycle", protocol)
-    return cycle is None or bool(getattr(cycle, "response_complete", False))
 
 
 def _few_descriptors() -> bool:

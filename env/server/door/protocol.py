@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol without chunked bodies.
+"""uvicorn's protocols with limits; what depends on their inside is here.
 
 h11 parses each chunk in Python, before any limit of the application applies: a few connections that
 send chunks of one byte would make all others wait for seconds. No client of ours sends any.
@@ -45,14 +45,6 @@ class _Connection(h11.Connection):
         return event
 
 
-def abort(protocol: Any) -> None:
-    """Close a connection, and forget its messages, which a session would still read."""
-    queue = getattr(protocol, "queue", None)
-    while queue is not None and not queue.empty():
-        queue.get_nowait()
-    protocol.transport.abort()
-
-
 class MeasuredFrames(WebSocketsSansIOProtocol):
     """A WebSocket connection that ends when it sends control frames or messages without measure.
 
@@ -66,6 +58,16 @@ class MeasuredFrames(WebSocketsSansIOProtocol):
         with suppress(AttributeError):  # another event loop
             transport.max_size = _FRAMES_BYTES
         self._second, self._controls = 0, 0
+
+    def waits(self) -> bool:
+        """Whether it closes. The guard limits the answers of one that doesn't."""
+        return self.transport.is_closing() or self.close_sent
+
+    def abort(self, _answer: bytes = b"") -> None:
+        """Close it, and forget its messages, which a session would still read."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.transport.abort()
 
     def handle_ping(self) -> None:
         """Answer a ping, unless there were too many."""
@@ -81,14 +83,14 @@ class MeasuredFrames(WebSocketsSansIOProtocol):
         """Add a part to a message, unless it has too many."""
         super().handle_cont(event)
         if len(self.frames) > _FRAGMENTS:
-            abort(self)
+            self.abort()
 
     def send_receive_event_to_app(self) -> None:
         """Let a message wait for its session, unless too many do."""
         if not self.transport.is_closing():
             super().send_receive_event_to_app()
         if self.queue.qsize() > _MESSAGES:
-            abort(self)
+            self.abort()
 
     def _are_few(self) -> bool:
         """Count a frame; end the connection, and write to it no more, if there are too many."""
@@ -115,6 +117,17 @@ class WholeBodies(H11Protocol):
             transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
             connected = transport.get_extra_info("socket")
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def waits(self) -> bool:
+        """Whether no request is under way, or its client doesn't read the answer."""
+        idle = self.cycle is None or self.cycle.response_complete
+        return idle or self.flow.write_paused or self.transport.is_closing()
+
+    def abort(self, answer: bytes = b"") -> None:
+        """Close it at once; a request that may be on its way gets this answer."""
+        if self.cycle is None:
+            self.transport.write(answer)
+        self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed, or whose body is chunked."""
