@@ -33,9 +33,9 @@ from typing import Any
 
 import torch
 
-from agent.nano.reading import ReadingLessons
-from agent.nano.settings import NanoSettings
-from agent.nano.warmstart import teach
+from agent.nano.lessons import ReadingLessons
+from agent.nano.sizes import NanoSettings
+from agent.nano.teaching import teach
 from agent.policies.hf_policy import TransformersPolicy, load_model
 from agent.rollouts.engine import EpisodeSpec, play
 from agent.rollouts.trajectory import Trajectory

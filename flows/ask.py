@@ -29,7 +29,7 @@ import typer
 from typer.core import TyperCommand
 
 from flows.pipeline import BaseUrl, guarded
-from flows.runtime import settle
+from flows.runtime import set_environment
 from tasks.errors import StageError, stage_named, visible
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def read_folder(
     """
     from tasks import asking
 
-    settle(model.params.threads)
+    set_environment(model.params.threads)
     with waiting(console, f"reading the documents of {docs}"):
         documents, left_out = asking.read_documents(docs, model.params)
     for reason in left_out:
@@ -192,7 +192,7 @@ def talk(
                 console.print(visible(str(error)), style="red")
                 continue
             spent = f" ({time.monotonic() - began:.1f} s in all)" if question else ""
-            code = tell(text, model, reply, about, as_json, spent)
+            code = print_answer(text, model, reply, about, as_json, spent)
     return code if question is not None else 0
 
 
@@ -208,7 +208,7 @@ def lines(console: Console) -> Iterator[str]:
             yield line.strip()
 
 
-def tell(
+def print_answer(
     question: str, model: AskedModel, reply: AskedAnswer, about: str, as_json: bool, spent: str
 ) -> int:
     """Print an answer; returns the exit code that it stands for."""

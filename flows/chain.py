@@ -28,7 +28,7 @@ from rich.text import Text
 from env import variables
 from flows import notifications, stages, summary
 from flows.doctor import require_card, require_model
-from flows.runtime import exclusive, settle
+from flows.runtime import exclusive, set_environment
 from flows.services import processes
 from flows.services.password import password
 from tasks import config, paths
@@ -56,7 +56,7 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
     """
     with notifications.failure_told():
         params = config.resolve(profile, overrides or [])
-        settle(params.threads)
+        set_environment(params.threads)
         with exclusive():
             return through(params)
 
@@ -129,7 +129,7 @@ class Chain:
         """Run one stage as a Prefect task; DVC may find that nothing changed."""
         started = time.monotonic()
         number, count = list(stages.STAGES).index(name) + 1, len(stages.STAGES)
-        tell(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
+        announce(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
         outcome = "interrupted"
         try:
             cached = _stage.with_options(name=name)(name, self.params)
@@ -142,7 +142,7 @@ class Chain:
             raise
         finally:
             self.rows.append(summary.StageRow(name, outcome, time.monotonic() - started))
-            tell(summary.line(self.rows[-1]))
+            announce(summary.line(self.rows[-1]))
         if name == "prepare":
             self._mlflow.log_inputs(datasets.inputs())
         if name == "zeroshot" and (verdict := read_json(paths.ZERO_SHOT).get("advice")):
@@ -220,7 +220,7 @@ def _stage(name: str, params: Params) -> State[None] | None:
     return Completed(name="Cached", message="DVC kept its results")
 
 
-def tell(markup: str) -> None:
+def announce(markup: str) -> None:
     """Print a line, and add it to the logs of the flow run."""
     console.print(markup)
     notifications.log(Text.from_markup(markup).plain.strip())

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from flows import ask, pipeline
-from flows.runtime import settle, unwrapped
+from flows.runtime import set_environment, unwrapped
 from tasks.errors import ConfigError, stage_named
 
 FIRST = ("run", "ask", "check-problems", "doctor", "models", "rollback")
@@ -103,7 +103,7 @@ def require_own_code() -> None:
 def main() -> None:
     """The command."""
     require_own_code()
-    settle()
+    set_environment()
     app(prog_name="rlm")
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from agent.errors import disk_is_full
-from flows.runtime import exclusive, settle, unwrapped
+from flows.runtime import exclusive, set_environment, unwrapped
 from flows.stages import INTERRUPTED, STAGES, run_measurement, run_stage, under_chain
 from tasks.errors import ConfigError, PipelineError, StageError, full_disk, visible
 
@@ -64,7 +64,7 @@ def run(profile: Profile = "nano", set_: Overrides = None) -> None:
         from tasks import config
 
         # A wrong setting or a second run ends here, before Prefect is imported.
-        settle(config.resolve(profile, set_ or []).threads)
+        set_environment(config.resolve(profile, set_ or []).threads)
         with exclusive():
             pass
         from flows.chain import play
@@ -230,5 +230,5 @@ def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 if __name__ == "__main__":
-    settle()
+    set_environment()
     app(prog_name="python -m flows.pipeline")

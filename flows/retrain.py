@@ -19,8 +19,8 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from flows import notifications
-from flows.chain import tell, through
-from flows.runtime import BusyError, exclusive, settle
+from flows.chain import announce, through
+from flows.runtime import BusyError, exclusive, set_environment
 from tasks import config
 from tasks.config.params import Params
 from tasks.deployment.space_problems import GUESSABLE
@@ -64,7 +64,7 @@ def retrain(
     with notifications.failure_told():
         wanted = list(overrides or [])
         params = config.resolve(profile, wanted)
-        settle(params.threads)
+        set_environment(params.threads)
         try:
             with exclusive(params.retrain.wait_s):
                 fresh = fresh_data(params, run_date(date))
@@ -82,7 +82,7 @@ def retrain(
                 params = config.resolve(
                     profile, [*wanted, *fresh.overrides, *start_overrides(start), *questions]
                 )
-                tell(f"Retraining on {fresh.content}, {start_in_words(params, repeat)}.")
+                announce(f"Retraining on {fresh.content}, {start_in_words(params, repeat)}.")
                 write_json(LAST, {**request, "start": start, "completed": False})
                 state = through(params, "retrain")
                 if state.is_completed():

@@ -1,6 +1,6 @@
 """The process that runs a chain: the lock of its folder, and the settings of libraries.
 
-Commands and flows call `settle` before they import heavy libraries; it never runs on import. A
+Commands and flows call `set_environment` before they import heavy libraries, not on import. A
 value that the user set in the environment wins. `env/variables.py` lists the project's own
 variables.
 """
@@ -60,13 +60,13 @@ QUIET = {
     "GOMP_SPINCOUNT": "20000",
     # Beside each block that torch takes, glibc frees two splinters, and its caches keep them from
     # being joined to the block again. So the heap breaks up: after 300 steps of SmolLM2's warm
-    # start, the search for a free block takes 40 % of the time (docs/measurements.md). `settle`
-    # empties the other cache, because a child inherits only the first setting of this variable.
+    # start, the search for a free block takes 40 % of the time (docs/measurements.md).
+    # `set_environment` empties the other cache: children inherit only this variable's first part.
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
 }
 
 
-def settle(threads: int | None = None) -> None:
+def set_environment(threads: int | None = None) -> None:
     """Set the process's environment; child processes inherit it.
 
     Args:

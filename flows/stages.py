@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.errors import disk_is_full
 from env.variables import CHAIN
-from flows.runtime import die_with_parent, settle
+from flows.runtime import die_with_parent, set_environment
 from tasks import paths
 from tasks.errors import ConfigError, GateFailed, StageError, full_disk
 from tasks.io import read_json, require
@@ -63,7 +63,7 @@ def run_stage(name: str) -> None:
     params = config.load_resolved()
     if CHAIN not in os.environ:
         config.write_resolved(params)
-    settle(params.threads)
+    set_environment(params.threads)
     from tasks.reporting import progress
     from tasks.tracking import runs
 
@@ -89,7 +89,7 @@ def run_measurement(model: str, base_url: str | None, say: Callable[[str], objec
     from tasks.config import prepared
 
     params = config.load_resolved()
-    settle(params.threads)
+    set_environment(params.threads)
     prepared.require_current(params)
     require(paths.TEST, "prepare")  # before a run of MLflow fails for it
     from tasks import evaluate_model

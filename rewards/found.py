@@ -14,7 +14,7 @@ from math import ceil
 from typing import Any
 
 from rewards.numbered import Child, shown_and_named
-from rewards.reading import Lines
+from rewards.papers_read import Lines
 from rewards.spans import Evidence, distinct_items, quoted_text
 
 _MOST_RETURNED = 0.5

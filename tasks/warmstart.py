@@ -2,7 +2,7 @@
 
 Demonstrations are of the world `fields`, with the lexicon of `prepare.synthetic`, whatever problems
 nano is trained on later. An interrupted stage starts again; models/base is never incomplete. With
-`warmstart.kind: champion` no model is trained: `tasks/registry/warm_start.py` copies a registered
+`warmstart.kind: champion` no model is trained: `tasks/registry/base_sources.py` copies a registered
 one. With `none` and another `model.source` than nano, `agent/models/base_model.py` fetches it;
 with `sft`, `tasks/training/demonstrate.py` also trains an adapter for it. With `auto`, the gate of
 the stage `zeroshot` has chosen one of these two.
@@ -19,16 +19,16 @@ from pathlib import Path
 import torch
 
 from agent.models.model_files import warn_without_gpu
-from agent.nano.reading import MOST_SENTENCES, ReadingLessons
-from agent.nano.settings import NanoSettings
-from agent.nano.warmstart import build, save, teach
+from agent.nano.lessons import MOST_SENTENCES, ReadingLessons
+from agent.nano.sizes import NanoSettings
+from agent.nano.teaching import build, save, teach
 from agent.settings import NANO
 from env.problems.lexicon import untaught
 from tasks import paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, as_stage_error
 from tasks.io import read_report, replacing
-from tasks.registry import warm_start
+from tasks.registry import base_sources
 from tasks.reporting import progress
 from tasks.tracking.runs import StageRun
 from tasks.training import demonstrate
@@ -47,12 +47,12 @@ def run(params: Params, run: StageRun) -> Path:
     """
     warn_without_gpu(params.model)
     if params.warmstart.kind == "champion":
-        return warm_start.write_base(params, run, paths.BASE)
+        return base_sources.write_base(params, run, paths.BASE)
     if chosen(params) == "sft":
         return demonstrate.write_base(params, run, paths.BASE)
     if params.model.source != NANO:
         with replacing(paths.BASE) as folder:
-            warm_start.write_source(params, run, folder)
+            base_sources.write_source(params, run, folder)
         return paths.BASE
     settings = nano(params)
     check(params)

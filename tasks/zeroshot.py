@@ -23,7 +23,7 @@ from tasks import gate, paths, warmstart
 from tasks.config.params import Params
 from tasks.errors import StageError, as_stage_error
 from tasks.io import write_json
-from tasks.registry import warm_start
+from tasks.registry import base_sources
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking.runs import StageRun
@@ -90,7 +90,7 @@ def bare_model(params: Params, run: StageRun) -> tuple[Any, Any]:
         PolicyError: the model cannot be read or adapted, or the disk has no room.
     """
     if params.model.source == NANO:
-        from agent.nano.warmstart import build
+        from agent.nano.teaching import build
 
         warmstart.check(params)
         taught = build(warmstart.nano(params), warmstart.lessons(params))
@@ -100,7 +100,7 @@ def bare_model(params: Params, run: StageRun) -> tuple[Any, Any]:
 
     demonstrate.check(params)
     shutil.rmtree(paths.BARE, ignore_errors=True)  # of another model, or of a run that was killed
-    warm_start.write_source(params, run, paths.BARE)
+    base_sources.write_source(params, run, paths.BARE)
     with progress.doing("load the model"):
         return load_model(paths.BARE)
 

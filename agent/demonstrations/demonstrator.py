@@ -6,8 +6,8 @@ among numbered sentences. Gold decides what they name, but no frame writes gold 
 shown.
 
 A share of the episodes has a slip and its repair: a misspelt variable. `Demonstrator.mistakes`
-names these turns, which are not taught. Neighbours: `cells.py` (code as text), `rows.py` (its turns
-as token ids).
+names these turns, which are not taught. Neighbours: `cells.py` (code as text), `sft_rows.py` (its
+turns as token ids).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A thin subclass. Rows are cut into batches of at most `micro_batch_tokens`, and a step has as many
 of them as `batch_tokens` holds. No row is cut: the rollout that made it kept the limits.
-Neighbours: `rows.py` makes the rows, `tasks/training/demonstrate.py` calls it.
+Neighbours: `sft_rows.py` makes the rows, `tasks/training/demonstrate.py` calls it.
 
 Source: `SFTTrainer` of TRL 1.15. Departures:
 
@@ -29,7 +29,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from agent.decoding.prefix_tree import by_length, packs
-from agent.demonstrations.rows import IGNORED, DemonstrationRow
+from agent.demonstrations.sft_rows import IGNORED, DemonstrationRow
 from agent.errors import CheckpointError, PolicyError
 from agent.models.model_files import gradient_fits, this_device
 from agent.settings import SftSettings, TrainSettings

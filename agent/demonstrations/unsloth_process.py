@@ -29,7 +29,7 @@ from peft import load_peft_weights, set_peft_model_state_dict
 from pydantic import TypeAdapter
 from transformers import AutoConfig, AutoTokenizer
 
-from agent.demonstrations.rows import DemonstrationRow
+from agent.demonstrations.sft_rows import DemonstrationRow
 from agent.demonstrations.supervised import OnSupervisedStep, train_adapter
 from agent.errors import PolicyError
 from agent.models import model_files

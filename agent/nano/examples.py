@@ -1,6 +1,6 @@
 """Conversations as token ids with a loss weight for each token, and batches of them.
 
-Neighbours: `plans.py` and `reading.py` make the conversations, `warmstart.py` trains on the
+Neighbours: `plans.py` and `lessons.py` make the conversations, `teaching.py` trains on the
 batches.
 """
 

@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from agent.nano.settings import NanoModelSettings
+from agent.nano.sizes import NanoModelSettings
 from agent.nano.tokenizer import SYSTEM
 
 _TOKEN_STD = 0.11

@@ -25,7 +25,7 @@ from env.server.tree.frame import texts_of
 from rewards.combine import EpisodeFacts
 from rewards.components import Work, by_papers, by_sentences
 from rewards.found import papers_found
-from rewards.reading import Lines, papers_read, share
+from rewards.papers_read import Lines, papers_read, share
 from rewards.settings import RewardSettings
 
 _DIGITS = 2

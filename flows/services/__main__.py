@@ -8,7 +8,7 @@ import sys
 import typer
 
 from env import variables
-from flows.runtime import settle
+from flows.runtime import set_environment
 from flows.services import automations, processes
 from flows.services.password import password
 from tasks.errors import PipelineError
@@ -64,7 +64,7 @@ def ui(open_pages: bool = True) -> None:
 
 
 if __name__ == "__main__":
-    settle()
+    set_environment()
     try:
         app(prog_name="python -m flows.services")
     except PipelineError as error:

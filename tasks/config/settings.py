@@ -12,7 +12,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from agent.nano.settings import NanoSettings
+from agent.nano.sizes import NanoSettings
 from agent.settings import LEAST_PROBLEMS, SftSettings, TemplateArguments
 from env.problems.fields import SyntheticSettings
 from env.problems.schema import Level
@@ -104,7 +104,7 @@ class DeploySettings(Settings):
 
 
 class NanoStartSettings(Settings):
-    """Warm start of nano; `agent/nano/settings.py` has its sizes and rates."""
+    """Warm start of nano; `agent/nano/sizes.py` has its sizes and rates."""
 
     steps: int = Field(NanoSettings.steps, ge=1)
     """Most optimizer steps."""

@@ -54,7 +54,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         StageError: the image cannot be built, or is not healthy in time.
     """
     seed = str(params.prepare.synthetic.seed)
-    tree = stage(of_this_machine(params), "this machine's own", [], TREE)
+    tree = stage(with_localhost(params), "this machine's own", [], TREE)
     build = ("build", "--quiet", "--tag", LABEL, str(tree))
     _docker(*build, wait_s=_BUILD_S)
     _remove_leftovers()
@@ -75,7 +75,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         _remove(name)
 
 
-def of_this_machine(params: Params) -> Params:
+def with_localhost(params: Params) -> Params:
     """Settings of the server, which answers for this machine's names alone.
 
     In a container, it cannot tell by its own address that only this machine reaches it.

@@ -3,7 +3,7 @@
 A user's own problems change between retrainings, and the hash of a collection may then put
 questions of a champion's training into the test split. The list is empty for synthetic problems,
 because each retraining generates others. `register` stores the list with the version and
-`warm_start.py` with the base. `flows/retrain.py` passes it to `prepare`, where
+`base_sources.py` with the base. `flows/retrain.py` passes it to `prepare`, where
 `tasks/data/split.py` applies it.
 """
 

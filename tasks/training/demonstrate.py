@@ -21,7 +21,7 @@ import torch
 from agent.demonstrations import keyed_plan, move_demonstrator
 from agent.demonstrations.demonstrator import Demonstrator, Mistake
 from agent.demonstrations.move_demonstrator import MoveDemonstrator
-from agent.demonstrations.rows import (
+from agent.demonstrations.sft_rows import (
     TAUGHT,
     DemonstrationRow,
     TokenisedPolicy,
@@ -45,7 +45,7 @@ from tasks.config.params import Params
 from tasks.deployment.environment import environment
 from tasks.errors import ConfigError, StageError, as_stage_error
 from tasks.io import digest, replacing
-from tasks.registry import serving, warm_start
+from tasks.registry import base_sources, serving
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
 from tasks.tracking.lineage import folder_hash
@@ -79,7 +79,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     problems = choose(params)
     torch.set_num_threads(params.threads)
     with replacing(base) as folder:
-        origin = warm_start.write_source(params, run, folder)
+        origin = base_sources.write_source(params, run, folder)
         model_files.free_memory()  # for the process of Unsloth
         rows = demonstrate(params, run, problems, *load_configs(folder))
         steps = count_steps(rows, settings, params.train)

@@ -20,7 +20,7 @@ from helpers.registry import SCRIPTS, add_version
 from helpers.untaught import untaught
 from typer.testing import CliRunner
 
-from agent.nano.settings import NanoSettings
+from agent.nano.sizes import NanoSettings
 from agent.policies.base import Policy
 from agent.policies.scripted import Scripted
 from agent.settings import GenerationSettings

@@ -109,8 +109,8 @@ def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(tmp_pat
 
 def test_own_servers_need_no_proxy_users_no_name_and_terminals_show_every_text(tmp_path):
     code = (
-        "import os, pwd; pwd.getpwuid = {}.__getitem__; from flows.runtime import settle; settle();"
-        "print(os.environ['NO_PROXY'], os.environ['USER'], '✓')"
+        "import os, pwd; pwd.getpwuid = {}.__getitem__; import flows.runtime as it;"
+        "it.set_environment(); print(os.environ['NO_PROXY'], os.environ['USER'], '✓')"
     )
     behind = {"HTTP_PROXY": "http://10.0.0.1:9", "NO_PROXY": "[::1],a.example"}
     environment = {**os.environ, **behind, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}

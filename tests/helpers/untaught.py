@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent.nano.reading import ReadingLessons
-from agent.nano.settings import NanoSettings
-from agent.nano.warmstart import Taught, build
+from agent.nano.lessons import ReadingLessons
+from agent.nano.sizes import NanoSettings
+from agent.nano.teaching import Taught, build
 
 
 def untaught(settings: NanoSettings) -> Taught:

@@ -24,7 +24,7 @@ from agent.policies.hf_policy import load_model
 from agent.settings import ModelSettings
 from tasks import paths, warmstart
 from tasks.config import resolve
-from tasks.registry import warm_start
+from tasks.registry import base_sources
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
@@ -146,7 +146,7 @@ def test_a_model_of_the_hub_becomes_the_base(hub, tmp_path, monkeypatch):
     base = warmstart.run(resolve(overrides=overrides), run)
     load_model(base)
     origin = f"org/good@{SHA}"
-    told = json.loads((base / warm_start.PROVENANCE).read_text())
+    told = json.loads((base / base_sources.PROVENANCE).read_text())
     assert run.tags["base"] == told["from"] == origin
     assert "model.safetensors" in fetched(hub)
     assert not fetched(hub) & {"own.py", "model.onnx", "pytorch_model.bin"}

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from agent.nano.settings import NanoModelSettings, NanoSettings
+from agent.nano.sizes import NanoModelSettings, NanoSettings
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy
 from agent.rollouts.engine import play

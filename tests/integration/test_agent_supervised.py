@@ -12,7 +12,7 @@ from helpers.random_model import flat, qwen, tokenizer
 from helpers.tiny_trees import VOCAB, tiny_model, tiny_tokenizer
 from torch.nn import functional
 
-from agent.demonstrations.rows import IGNORED, DemonstrationRow
+from agent.demonstrations.sft_rows import IGNORED, DemonstrationRow
 from agent.errors import PolicyError
 from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.untaught import untaught
 
-from agent.nano.settings import NanoModelSettings, NanoSettings
+from agent.nano.sizes import NanoModelSettings, NanoSettings
 from agent.settings import GenerationSettings, TrainSettings
 from env.problems.fields import SyntheticSettings, generate
 

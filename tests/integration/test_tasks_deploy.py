@@ -150,7 +150,7 @@ def test_every_frame_of_every_session_fits_into_the_limit_of_processes(sessions,
 
 def test_a_port_of_this_machine_answers_for_no_other_name() -> None:
     params = resolve(overrides=["env.allowed_hosts=[rlm.example]"])
-    assert docker.of_this_machine(params).env.allowed_hosts == ["rlm.example", "localhost"]
+    assert docker.with_localhost(params).env.allowed_hosts == ["rlm.example", "localhost"]
 
 
 def test_the_container_has_no_rights_no_swap_and_writes_nowhere_but_tmp() -> None:

@@ -20,8 +20,8 @@ from helpers.untaught import untaught
 from safetensors.torch import load_file, save_file
 
 from agent.errors import ExportError
-from agent.nano import warmstart
-from agent.nano.settings import NanoModelSettings, NanoSettings
+from agent.nano import teaching
+from agent.nano.sizes import NanoModelSettings, NanoSettings
 from agent.policies.hf_policy import load_model
 from agent.training.export import MergeDifference, error_limit, judge, relative_error, top_logits
 from agent.training.merge import merge
@@ -38,7 +38,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `base`, and `adapter` whose weights are as large as after training."""
     folder = tmp_path_factory.mktemp("models")
     settings = NanoSettings(model=NanoModelSettings(layers=2))
-    warmstart.save(untaught(settings), folder / "base")
+    teaching.save(untaught(settings), folder / "base")
     write_adapter(folder / "base", folder / "adapter")
     return folder
 

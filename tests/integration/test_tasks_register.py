@@ -13,8 +13,8 @@ import pytest
 from helpers.changed import changed
 from helpers.untaught import untaught
 
-from agent.nano.settings import NanoSettings
-from agent.nano.warmstart import save
+from agent.nano.sizes import NanoSettings
+from agent.nano.teaching import save
 from tasks import config, register
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError

@@ -19,8 +19,8 @@ from helpers.changed import changed, write_params
 from helpers.problem_files import write_problems
 from helpers.untaught import untaught
 
-from agent.nano.settings import NanoModelSettings, NanoSettings
-from agent.nano.warmstart import save
+from agent.nano.sizes import NanoModelSettings, NanoSettings
+from agent.nano.teaching import save
 from agent.rollouts.engine import play
 from agent.rollouts.trajectory import Trajectory
 from agent.training import checkpoints

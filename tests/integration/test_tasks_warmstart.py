@@ -26,7 +26,7 @@ from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.data.texts import question_key
 from tasks.errors import ConfigError, StageError
-from tasks.registry import trained_questions, versions, warm_start
+from tasks.registry import base_sources, trained_questions, versions
 from tasks.training import demonstrate, problem_data
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
@@ -98,7 +98,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path
 def test_the_base_becomes_the_registered_weights_and_says_so(registry, params):
     run = recorded(warmstart, params)
     assert (paths.BASE / "model.safetensors").read_bytes() == b"weights"
-    told = json.loads((paths.BASE / warm_start.PROVENANCE).read_text())
+    told = json.loads((paths.BASE / base_sources.PROVENANCE).read_text())
     assert (told["from"], told["tags"]) == ("rlm/3", {"commit": "abc"})
     assert run.tags["base"] == "rlm/3"
 
@@ -133,7 +133,7 @@ def test_a_version_of_another_registry_is_not_taken_and_leaves_the_old_base(regi
     other = Params.model_validate({"warmstart": named | {"weights_hash": "0" * 16}})
     with pytest.raises(StageError, match=r"rlm version 3 at sqlite.* the right registry"):
         recorded(warmstart, other)
-    assert Path("models/base", warm_start.PROVENANCE).is_file()
+    assert Path("models/base", base_sources.PROVENANCE).is_file()
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_what_the_bare_model_earned_decides_if_it_is_taught(passed, taught, para
     paths.ZERO_SHOT.parent.mkdir(exist_ok=True)
     paths.ZERO_SHOT.write_text(json.dumps({"passed": passed}))
     monkeypatch.setattr(demonstrate, "write_base", lambda *_: made.append("sft"))
-    monkeypatch.setattr(warm_start, "write_source", lambda _, run, folder: folder.mkdir())
+    monkeypatch.setattr(base_sources, "write_source", lambda _, run, folder: folder.mkdir())
     kind = {"kind": "auto", "sft": {"problems": 3}}
     auto = changed(params, model={"source": "tiny"}, warmstart=kind)
     recorded(warmstart, auto)
@@ -207,10 +207,10 @@ def test_the_model_of_demonstrations_is_played_bare_and_read_once(params, monkey
     assert (report["kind"], report["episodes"]) == ("sft", 10)
     other = changed(sft, model={"source": "other"})
     for wanted, folder in ((other, Path("models/other")), (sft, paths.BASE), (sft, Path("again"))):
-        assert warm_start.write_source(wanted, Recorder(), folder) == "tiny at 1"  # type: ignore[arg-type]
-        assert [path.name for path in folder.iterdir()] == [warm_start.PROVENANCE]
+        assert base_sources.write_source(wanted, Recorder(), folder) == "tiny at 1"  # type: ignore[arg-type]
+        assert [path.name for path in folder.iterdir()] == [base_sources.PROVENANCE]
     assert made == [paths.BARE, Path("models/other"), Path("again")]
-    assert json.loads((paths.BASE / warm_start.PROVENANCE).read_text()) == {"from": "tiny at 1"}
+    assert json.loads((paths.BASE / base_sources.PROVENANCE).read_text()) == {"from": "tiny at 1"}
 
 
 @pytest.mark.parametrize("kind", ["none", "champion"])

@@ -1,6 +1,6 @@
 """Rows for supervised training: only the policy's own good turns have labels."""
 
-from agent.demonstrations.rows import IGNORED, demonstration_rows, good_episodes, repetitive
+from agent.demonstrations.sft_rows import IGNORED, demonstration_rows, good_episodes, repetitive
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from env.models import StopReason
 

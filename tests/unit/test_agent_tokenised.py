@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.random_model import tokenizer
 
-from agent.demonstrations.rows import TokenisedPolicy
+from agent.demonstrations.sft_rows import TokenisedPolicy
 from agent.policies.base import TurnReply, TurnRequest
 from agent.policies.conversations import Conversations
 from agent.settings import GenerationSettings

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from rewards.combine import COMPONENTS, EpisodeFacts, Score, score
 from rewards.components import by_papers, process_quality
 from rewards.found import papers_found
+from rewards.papers_read import papers_read
 from rewards.primary import primary_objective
-from rewards.reading import papers_read
 from rewards.settings import RewardSettings
 from rewards.spans import exact_match, locate, paper_f1, span_f1
 

@@ -18,9 +18,9 @@ from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from agent.nano.examples import ExampleBatch
+from agent.nano.lessons import ReadingLessons
 from agent.nano.model import build_model
-from agent.nano.reading import ReadingLessons
-from agent.nano.settings import NanoSettings
+from agent.nano.sizes import NanoSettings
 from agent.nano.tokenizer import build_tokenizer
 
 logger = logging.getLogger(__name__)

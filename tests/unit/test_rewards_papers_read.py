@@ -8,7 +8,7 @@ from helpers.work import calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewards.reading import Lines, papers_read, share
+from rewards.papers_read import Lines, papers_read, share
 
 _RNG = Random(0)
 LONG = "".join(_RNG.choice("abcdefghij ") for _ in range(1000))

@@ -10,11 +10,11 @@ import torch
 
 from agent.errors import PolicyError
 from agent.nano.examples import Encoder, Example, collate, noisy
+from agent.nano.lessons import ReadingLessons
 from agent.nano.plans import BEST, UNKNOWN, ReadingPlan, ReadingTalks, draw_plan, with_slip
-from agent.nano.reading import ReadingLessons
-from agent.nano.settings import NanoModelSettings, NanoSettings
+from agent.nano.sizes import NanoModelSettings, NanoSettings
+from agent.nano.teaching import Taught, build, teach, weighted_loss
 from agent.nano.tokenizer import build_tokenizer, render, syllable_ids
-from agent.nano.warmstart import Taught, build, teach, weighted_loss
 from env.problems.fields import BENCHMARK
 from env.problems.lexicon import FIELDS, lexicon, strangers, untaught
 

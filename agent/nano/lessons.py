@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent.nano import plans
 from agent.nano.examples import Encoder, Example, ExampleBatch, batches, collate, noisy
-from agent.nano.settings import NanoSettings
+from agent.nano.sizes import NanoSettings
 from agent.nano.tokenizer import Conversation, render
 from env.problems import names
 from env.problems.fields import BENCHMARK, HITS
