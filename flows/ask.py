@@ -216,7 +216,7 @@ def print_answer(
     if reply.instead:
         notices().print(visible(reply.instead), style="yellow")
     if as_json:
-        paid = {"usage": vars(reply.usage)} if reply.usage else {}
+        paid = {"usage": reply.usage.told()} if reply.usage else {}
         body = {"question": question, "model": reply.by or model.name, **answer.model_dump()}
         typer.echo(json.dumps(body | paid))
     else:

@@ -43,9 +43,9 @@ class Cost(BaseModel):
     """Work of an endpoint for one question."""
 
     requests: int
-    prompt_tokens: int
-    completion_tokens: int
-    price: float = Field(description="0 if the server's settings name no prices")
+    prompt_tokens: int | None = Field(description="null if the endpoint reports no tokens")
+    completion_tokens: int | None
+    price: float | None = Field(description="0 if the server's settings name no prices")
 
 
 class PricedAnswer(Answer):
@@ -148,8 +148,8 @@ def tool_of(
             reports.cancel()
         if reply.answer.stop_reason != "final":
             raise ToolError(f"{asking.verdict(reply)} Ask a simpler question.")
-        price = reply.cost(model.params) or 0.0
-        cost = Cost(**vars(reply.usage), price=price) if reply.usage else None
+        price = reply.cost(model.params)
+        cost = Cost(**reply.usage.told(), price=price) if reply.usage else None
         return PricedAnswer(**reply.answer.model_dump(), cost=cost)
 
     return server

@@ -78,7 +78,7 @@ class AskedAnswer:
     """Who answers then."""
 
     def cost(self, params: Params) -> float | None:
-        """Price of an endpoint's tokens; None for a local model, 0 without prices."""
+        """Price of an endpoint's tokens; None if it counts none or is no endpoint, 0 unpriced."""
         prices = params.evaluate_model
         if self.usage is None:
             return None

@@ -116,8 +116,8 @@ def measure_model(
     }
     if paid := report["cost"]:  # an endpoint sends no token ids, but it counts
         report["tokens"] = {
-            "sampled_per_episode": paid["completion_tokens"] / paid["episodes"],
-            "prompt_per_episode": paid["prompt_tokens"] / paid["episodes"],
+            "sampled_per_episode": _each(paid["completion_tokens"], paid["episodes"]),
+            "prompt_per_episode": _each(paid["prompt_tokens"], paid["episodes"]),
         }
     run.log_metrics(figures(report))
     path = write_json(REPORTS / f"{name}.json", report)
@@ -137,6 +137,10 @@ def headline(report: Mapping[str, Any], path: Path) -> str:
         f"p50 {_text(alone['p50_s'])} s, p95 {_text(alone['p95_s'])} s{paid} "
         f"({report['n']} problems; {path})"
     )
+
+
+def _each(total: float | None, episodes: int) -> float | None:
+    return None if total is None else total / episodes
 
 
 def _text(value: float | None) -> str:
@@ -216,8 +220,8 @@ def estimate(
         return f"{episodes} episodes follow; the first ones failed, so their cost is unknown."
     used, times = endpoint.usage, episodes / len(alone)
     least = sum(seconds) * times / sessions / 60
-    total = used.cost(settings.prompt_price, settings.completion_price) * times
-    price = f"about {total:,.4f}" if total else "unknown (evaluate_model.prompt_price is 0)"
+    total = used.cost(settings.prompt_price, settings.completion_price)
+    price = f"about {total * times:,.4f}" if total else "unknown (evaluate_model.prompt_price is 0)"
     prompt, output = (f"{n * times:,.0f}" for n in (used.prompt_tokens, used.completion_tokens))
     tokens = f"about {prompt} prompt tokens and {output} output tokens"
     if not used.prompt_tokens:
@@ -231,22 +235,22 @@ def estimate(
 def cost(
     endpoint: EndpointPolicy | None, episodes: int, settings: EvaluateModelSettings
 ) -> dict[str, Any] | None:
-    """Requests, tokens and cost of an endpoint; None without an endpoint."""
+    """Requests, tokens and cost of an endpoint, None if unknown; None without an endpoint."""
     if endpoint is None:
         return None
     usage = endpoint.usage
     total = usage.cost(settings.prompt_price, settings.completion_price)
-    return {**vars(usage), "episodes": episodes, "total": total, "per_episode": total / episodes}
+    each = _each(total, episodes)
+    return {**usage.told(), "episodes": episodes, "total": total, "per_episode": each}
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, float]:
     """Columns by which runs are compared, with the cost of an endpoint."""
     metrics = runs.result_metrics(report)
     if (paid := report["cost"]) is not None:
-        tokens = paid["prompt_tokens"] + paid["completion_tokens"]
-        metrics |= {
-            "result/tokens_per_episode": tokens / paid["episodes"],
-            "result/cost_per_episode": paid["per_episode"],
-            "result/failed_requests": paid["failures"],
-        }
+        metrics["result/failed_requests"] = paid["failures"]
+        if paid["total"] is not None:
+            tokens = paid["prompt_tokens"] + paid["completion_tokens"]
+            metrics["result/tokens_per_episode"] = tokens / paid["episodes"]
+            metrics["result/cost_per_episode"] = paid["per_episode"]
     return metrics

@@ -136,15 +136,26 @@ class Usage:
     completion_tokens: int = 0
 
     @property
+    def known(self) -> bool:
+        """Whether tokens are counted; an endpoint that reports none has read some."""
+        return not self.requests or self.prompt_tokens + self.completion_tokens > 0
+
+    @property
     def tokens(self) -> str:
-        """Tokens in words; an endpoint that reports none has read some."""
-        if not self.prompt_tokens + self.completion_tokens:
+        """Tokens in words."""
+        if not self.known:
             return "tokens unknown"
         return f"{self.prompt_tokens:,} + {self.completion_tokens:,} tokens"
 
-    def cost(self, prompt_price: float, completion_price: float) -> float:
-        """Cost, from prices per million tokens."""
-        return (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
+    def told(self) -> dict[str, int | None]:
+        """All counts; None for tokens that are unknown."""
+        unknown = () if self.known else ("prompt_tokens", "completion_tokens")
+        return vars(self) | dict.fromkeys(unknown)
+
+    def cost(self, prompt_price: float, completion_price: float) -> float | None:
+        """Cost, from prices per million tokens; None if these are unknown."""
+        total = self.prompt_tokens * prompt_price + self.completion_tokens * completion_price
+        return total / 1e6 if self.known else None
 
 
 class EndpointPolicy:

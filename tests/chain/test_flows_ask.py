@@ -3,8 +3,6 @@
 A scripted expert stands for the champion's weights; documents, environment and registry are real.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -31,6 +29,7 @@ from flows.ask import HINT, NO_EVIDENCE
 from tasks import asking, config, evaluate
 from tasks.config.params import Params
 from tasks.registry import champions, versions
+from tasks.reporting import progress
 
 pytestmark = pytest.mark.xdist_group("registry")  # so that one process imports MLflow
 
@@ -156,6 +155,9 @@ def test_passages_are_ranked_where_no_champion_reads(folder, server_params, crow
     assert code == NO_EVIDENCE
     assert "No passage shares a word" in told
     assert "read by no model" in told
+    if crowned == "spells every letter":  # but it knows the words of its own world
+        _, told, _ = asked("--docs", str(PAPERS), QUESTION, "--json")
+        assert json.loads(told)["model"] == "rlm version 1"
 
 
 @pytest.mark.parametrize(("question", "code"), [(QUESTION, 0), ("Wozu?", NO_EVIDENCE)])
@@ -265,14 +267,19 @@ def test_an_endpoint_answers_line_by_line_without_torch_and_mlflow(notes: None) 
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_endpoint_that_only_thinks_ends_at_once_and_says_why(notes: None) -> None:
+def test_an_endpoint_that_only_thinks_ends_at_once_and_says_why(notes, monkeypatch):
+    for name in ("FIRST_S", "POLL_S"):
+        monkeypatch.setattr(progress, name, 0.01)
     with fake_endpoint.serving() as fake:
+        fake.pause_s = 0.2
         fake.reply = lambda body: "<think>The looms?</think>\n"
         named = ("--base-url", fake.url, "--model", "m")
-        code, told, _ = asked("--docs", "notes", looms.QUESTION, *named)
+        code, told, errors = asked("--docs", "notes", looms.QUESTION, *named)
         assert len(fake.bodies) == 2  # the test question, and the root's turn
     assert code == 1
     assert "ended with 'truncated' (its turn holds a thought alone)" in " ".join(told.split())
+    for what in ("loading m", "asking m about 2 documents"):
+        assert f"{what}, a few seconds so far\n" in errors
 
 
 def test_a_model_that_ranks_by_meaning_is_not_asked_where_nothing_is_close(monkeypatch):

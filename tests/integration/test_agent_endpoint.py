@@ -1,7 +1,5 @@
 """The endpoint policy against a small OpenAI-compatible server."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -258,7 +256,8 @@ def test_an_answer_with_no_usage_or_an_absurd_one_is_not_lost(server, usage, kno
     server.usage, policy = usage, policy_of(server)
     assert policy.act([ask(0, "abc")])[0].text == "cba"
     assert (policy.usage.tokens != "tokens unknown") == known
-    assert policy.usage.cost(1.0, 1.0) < 10**12
+    cost = policy.usage.cost(1.0, 1.0)
+    assert cost < 10**12 if known else cost is None
 
 
 def test_a_dead_endpoint_stops_the_run(server):

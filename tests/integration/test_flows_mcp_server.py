@@ -1,7 +1,5 @@
 """`rlm mcp` as a process, called by the client of the MCP SDK; a scripted endpoint answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -72,8 +70,11 @@ def test_an_agent_asks_and_errs_and_no_process_is_left(folder, fake):
         assert quote == {"document": "orders.md", "start": 9, "end": 36, "text": SENTENCE}
         tokens = {"prompt_tokens": 10, "completion_tokens": 3}
         assert asked.structuredContent["cost"] == {"requests": 1, "price": 0.01, **tokens}
+        fake.usage = None
         again = await session.call_tool("ask_documents", {"question": "Who came in March?"})
         assert again.structuredContent["evidence"][0]["text"] == "Der Garten blüht im March."
+        unknown = dict.fromkeys(("price", *tokens))
+        assert again.structuredContent["cost"] == {"requests": 1, **unknown}
         return [one for one in offspring() if one not in before]
 
     async def connected() -> list[psutil.Process]:

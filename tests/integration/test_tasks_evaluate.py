@@ -1,7 +1,5 @@
 """Evaluation: scripted policies before and after, and one model at an endpoint."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,8 @@ from flows import cli
 from tasks import evaluate, evaluate_model, paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.tracking.runs import result_metrics
+from tasks.reporting import progress
+from tasks.tracking import runs
 
 EPISODES = 9
 
@@ -141,7 +140,7 @@ def test_an_outage_among_the_lone_episodes_costs_the_latency_alone(short, monkey
     for model, left in (("before", 0), ("after", 2)):
         latency = told[model]["latency"]["one_at_a_time"]
         assert (latency["episodes"], latency["p50_s"] is None) == (left, left == 0)
-        assert ("result/latency_p50_s" in result_metrics(told[model])) == (left > 0)
+        assert ("result/latency_p50_s" in runs.result_metrics(told[model])) == (left > 0)
         (warning,) = [text for text in caplog.messages if f"{model}, one at a time" in text]
         assert f"only {left} of 3 episodes count for the latency" in warning
         assert "the environment plays no more" in warning
@@ -181,12 +180,35 @@ def test_an_endpoint_plays_the_same_problems_and_its_cost_is_told(served_folder,
     assert run.artifacts == [path]
 
 
-def test_the_command_refuses_problems_of_other_settings(served_folder, params):
+def test_a_wait_is_told_and_no_count_is_no_0(served_folder, params, monkeypatch, capsys):
+    for name in ("FIRST_S", "POLL_S"):
+        monkeypatch.setattr(progress, name, 0.01)
+    short, run = with_settings(params, {"episodes": 6}), Recorder()
+    with serving() as endpoint:
+        endpoint.reply = lambda body: "```repl\nFINAL([])\n```"
+        endpoint.usage, endpoint.pause_s = None, 0.2
+        path = evaluate_model.measure_model(short, run, "some/model", endpoint.url)  # type: ignore[arg-type]
+    output = capsys.readouterr()
+    assert f"waiting for {endpoint.url}, a few seconds so far" in output.err
+    assert "with tokens that the endpoint doesn't count" in output.out
+    told = json.loads(path.read_text())
+    counts = ("prompt_tokens", "completion_tokens", "total", "per_episode")
+    assert [told["cost"][name] for name in counts] == [None] * 4
+    assert set(told["tokens"].values()) == {None}
+    assert (told["cost"]["requests"], run.metrics["result/failed_requests"]) == (16, 0)
+    assert not {"result/tokens_per_episode", "result/cost_per_episode"} & run.metrics.keys()
+
+
+def test_the_command_refuses_problems_of_other_settings_and_no_problems(served_folder, params):
     write_params(params)
-    Path("data/report.json").write_text('{"settings_sha256": "other", "source": "files"}')
-    done = CliRunner().invoke(cli.app, ["evaluate", "--model", "some/model"])
-    assert done.exit_code == StageError.exit_code
-    assert "Run `rlm prepare` first" in done.stderr
+    paths.TEST.unlink()
+    for told in ("data/problems/test.parquet is missing. Run `rlm prep", "Run `rlm prepare` first"):
+        done = CliRunner().invoke(cli.app, ["evaluate", "--model", "some/model"])
+        assert done.exit_code == StageError.exit_code
+        assert told in done.stderr
+        Path("data/report.json").write_text('{"settings_sha256": "other", "source": "files"}')
+    store = runs.client(runs.tracking_uri())
+    assert not store.search_runs([one.experiment_id for one in store.search_experiments()])
 
 
 def test_an_endpoint_without_a_model_is_refused() -> None:
