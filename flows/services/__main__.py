@@ -21,6 +21,8 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 def up() -> None:
     """Start the services that do not run; create the work pool, deployments and automations."""
     runs.require_here(runs.STORE)
+    with runs.answering():  # a store that can't be opened is told in one line
+        pass
     for service in (processes.SERVER, processes.TRACKING):
         processes.require_port(service)
     processes.start(processes.SERVER)
@@ -55,7 +57,7 @@ def ui(open_pages: bool = True) -> None:
         url = health.removesuffix("/health").removesuffix("/api")
         healthy = processes.running(service) is not None and processes.answers(health)
         asks = f"   (password: {password()})" if service == processes.SERVER else ""
-        url += "/#/experiments/1/runs" if name == "MLflow" else ""  # not MLflow's start page
+        url += "/#/experiments/1/runs?compareRunsMode=CHART" if name == "MLflow" else ""
         typer.echo(f"{name:8} {url}{asks if healthy else '   (not running: make up)'}")
         display = sys.platform == "darwin" or os.environ.get("DISPLAY")
         if open_pages and healthy and display:

@@ -1,7 +1,5 @@
 """Prefect as `make up` starts it: who may start a run, and what a run can read."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 from collections.abc import Iterator
@@ -60,7 +58,7 @@ def test_the_password_is_shown_to_the_user_and_readable_by_no_other(services, mo
     assert stat.S_IMODE(PROFILE.stat().st_mode) == 0o600
     told = Path("told").read_text()
     assert f"(password: {password()})" in told
-    assert "/#/experiments/1/runs" in told
+    assert "/#/experiments/1/runs?compareRunsMode=CHART\n" in told
     assert "The worker has no HF_TOKEN, OPENAI_API_KEY;" in told
     assert processes.takes_password(services.api)
     monkeypatch.setenv(CLIENTS, "rlm:of-another-folder")

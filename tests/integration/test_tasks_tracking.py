@@ -1,12 +1,11 @@
 """Records of a stage in MLflow and their lineage, on a real store in a temporary folder."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import traceback
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from env import variables
+from flows.services import __main__ as services
 from tasks import evaluate, gate
 from tasks.config.params import Params
 from tasks.errors import ConfigError, GateFailed, StageError
@@ -100,6 +100,17 @@ def test_a_run_ends_as_its_stage_did_and_tells_its_error(error, status, told):
     # Measurements from before the end are there, whatever the end.
     assert stored(run).data.metrics["reward/overall"] == 0.5
     assert stored(run).data.tags.get("error") == told
+
+
+@pytest.mark.parametrize("begin", [lambda: runs.start_run("rlm", PARAMS), services.up])
+def test_a_store_of_another_version_stops_in_one_line(store, tmp_path, monkeypatch, begin):
+    with sqlite3.connect(shutil.copy(store.removeprefix("sqlite:///"), tmp_path)) as other:
+        other.execute("UPDATE alembic_version SET version_num = 'x'")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setattr(services.processes, "start", lambda service: pytest.fail(service.name))
+    told = r"^MLflow at sqlite:///mlflow\.db is of another version of MLflow\..*`mlflow db upgrade"
+    with pytest.raises(StageError, match=told):
+        begin()
 
 
 def test_tables_grow_and_artifacts_are_kept_beside_the_store(store: str, tmp_path: Path) -> None:
