@@ -15,6 +15,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 from openenv.core.client_types import StepResult
@@ -50,12 +51,18 @@ def check_wire(url: str, about: Mapping[str, Any]) -> None:
         )
 
 
+def _options(url: str) -> dict[str, Any]:
+    """Headers, and no proxy to a server of this machine, as for its sockets."""
+    here = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    return {"headers": variables.headers(url), "trust_env": not here}
+
+
 async def _check_server(url: str, timeout_s: float) -> None:
     if url in _same_wire:
         return
     address = f"http{url.removeprefix('ws').removeprefix('http')}/metadata"
     try:
-        async with httpx.AsyncClient(headers=variables.headers(url), timeout=timeout_s) as http:
+        async with httpx.AsyncClient(**_options(url), timeout=timeout_s) as http:
             about = (await http.get(address)).raise_for_status().json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise ConnectionError(f"{address}: {error or type(error).__name__}") from None
@@ -66,9 +73,7 @@ async def _check_server(url: str, timeout_s: float) -> None:
 def _capacity(url: str) -> int | None:
     """Episodes that a server plays at a time; None if it does not say or does not answer."""
     try:
-        answer = httpx.get(
-            f"{url.rstrip('/')}/metadata", headers=variables.headers(url), timeout=60.0
-        )
+        answer = httpx.get(f"{url.rstrip('/')}/metadata", **_options(url), timeout=60.0)
         most = answer.raise_for_status().json().get("max_sessions")
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError):
         return None

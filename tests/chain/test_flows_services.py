@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 from helpers.services import python
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows import chain
 from flows.services import processes
 from tasks.errors import StageError
 
@@ -66,7 +68,13 @@ def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkey
 def test_another_folders_server_is_not_ours_and_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    assert not processes.is_ours(processes.DEFAULT_API)
+    monkeypatch.setattr(processes, "takes_password", lambda api: True)  # whatever it is
+    monkeypatch.setattr(processes, "start", lambda server, **how: None)
+    with temporary_settings({PREFECT_API_URL: processes.DEFAULT_API}):
+        for named in (False, True):
+            with chain.prefect_server():
+                assert (PREFECT_API_URL.value() == processes.DEFAULT_API) == named
+            monkeypatch.setenv("PREFECT_API_URL", processes.DEFAULT_API)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         service = processes.prefect_server(taken.getsockname()[1])
         named = rf"in use by process {os.getpid()} \(.+\) in {tmp_path}\. Stop it"
@@ -118,7 +126,8 @@ def test_own_servers_need_no_proxy_users_no_name_and_terminals_show_every_text(t
         environment.pop(name, None)
     told = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment)
     assert told == f"::1,a.example,127.0.0.1,localhost uid-{os.getuid()} \\u2713\n".encode()
-    environment["ALL_PROXY"] = "carrier-pigeon://loft:7"
-    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
-    assert (told.returncode, told.stderr.count(b"\n")) == (1, 1)
-    assert b"ALL_PROXY" in told.stderr
+    for proxy in ("carrier-pigeon://loft:7", "socks5://127.0.0.1:9"):
+        environment["ALL_PROXY"] = proxy
+        told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+        assert (told.returncode, told.stderr.count(b"\n")) == (1, 1)
+        assert b"ALL_PROXY" in told.stderr

@@ -44,6 +44,16 @@ def test_components_and_counters_come_with_the_end_and_it_is_final(session, serv
         session.step(0, RLMAction(text="x")).result()
 
 
+def test_no_proxy_is_asked_for_a_server_of_this_machine(server_url, monkeypatch):
+    monkeypatch.setattr("env.client._same_wire", set())
+    for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with Sessions(server_url, 10_000) as opened:
+        assert opened.count < 10_000  # as the server says
+        assert opened.reset(0, seed=0).result().frames
+
+
 # --- refusals
 
 
