@@ -322,10 +322,7 @@ def _check(
             f"{source.name}: the weights are quantised already. Set model.source to the 16-bit "
             "model and model.quantisation=nf4."
         )
-    index = folder / "model.safetensors.index.json"
-    parts = json.loads(index.read_text("utf-8"))["weight_map"].values() if index.is_file() else ()
-    if strange := sorted(name for name in set(parts) if Path(name).name != name):
-        raise PolicyError(f"{source.name}: {index.name} names {strange[0]}, in another folder.")
+    model_files.require_inside(folder, source.name)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)

@@ -94,6 +94,18 @@ def keep_unpacked(model: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
+def require_inside(folder: Path, name: str) -> None:
+    """Check that a model's list of its files of weights names none in another folder.
+
+    Raises:
+        PolicyError: it does.
+    """
+    index = folder / "model.safetensors.index.json"
+    parts = json.loads(index.read_text("utf-8"))["weight_map"].values() if index.is_file() else ()
+    if strange := sorted(part for part in set(parts) if Path(part).name != part):
+        raise PolicyError(f"{name}: {index.name} names {strange[0]}, in another folder.")
+
+
 def require_targets(model: Any, targets: Sequence[str], name: str) -> None:
     """Check that a model has the layers that get an adapter, which PEFT does not if it finds any.
 

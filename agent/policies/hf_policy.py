@@ -40,7 +40,8 @@ def load_model(
 
     Raises:
         PolicyError: `path` or `adapter` does not exist, has no model in safetensors, or needs
-            Python code of its own, which is never run. Or the adapter belongs to another base.
+            Python code of its own, which is never run. Or its weights are in another folder, or the
+            adapter belongs to another base.
     """
     for folder in (path, adapter):
         if isinstance(folder, Path) and not folder.is_dir():
@@ -49,6 +50,7 @@ def load_model(
         adapter = own
     device = model_files.this_device()
     with model_files.reading(path, "Run the stage that writes it again."):
+        model_files.require_inside(Path(path), str(path))
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
         model: Any = AutoModelForCausalLM.from_pretrained(

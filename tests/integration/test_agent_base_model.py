@@ -1,7 +1,5 @@
 """Base models: fetched from a small Hub or a folder, stored in 16 bit or NF4 with the twin."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -193,11 +191,8 @@ def test_the_space_and_memory_of_a_large_model_are_counted(monkeypatch: pytest.M
 PARTS = json.dumps({"weight_map": {"a": "../model.safetensors"}})
 GPTQ = {"quantization_config": {"quant_method": "gptq"}}
 OWN = {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own"}}
-SLIDING = {
-    "use_sliding_window": True,
-    "sliding_window": 16,
-    "layer_types": ["sliding_attention"] * 2,
-}
+SLIDING = {"use_sliding_window": True, "sliding_window": 16}
+SLIDING |= {"layer_types": ["sliding_attention"] * 2}
 UNFIT: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickled"),
     (lambda f: (f / "model.safetensors").unlink(), "no weights"),
@@ -221,6 +216,7 @@ def test_a_folder_that_cannot_be_a_base_is_refused(source, tmp_path, change, wor
 
 REFUSED = [
     ({"source": "org/good"}, {}, "did not answer as a Hub does"),
+    ({"source": "org/good"}, {}, "Unset HF_HUB_OFFLINE"),
     ({"source": "org/gated"}, {}, "HF_TOKEN"),
     ({"source": "org/missing"}, {}, "nor a model on the Hub"),
     ({"source": "org/good", "revision": "v9"}, {}, "revision v9"),
@@ -231,7 +227,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "config", "word"), REFUSED)
-def test_a_model_is_refused_before_its_weights_are_fetched(hub, tmp_path, settings, config, word):
+def test_a_model_is_refused_before_a_fetch(hub, tmp_path, monkeypatch, settings, config, word):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", "OFFLINE" in word)
     files = dict(hub.repos["model", "org/good"].files)
     files["config.json"] = json.dumps(json.loads(files["config.json"]) | config).encode()
     hub.add("model", "org/odd", files)

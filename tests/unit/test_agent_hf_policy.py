@@ -131,15 +131,11 @@ def test_released_frames_are_forgotten():
     assert not policy._folding._forwards
 
 
+MODEL = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+TOKENIZER = {"AutoTokenizer": [None, "own.Own"]}
 OWN_CODE = {
-    "config.json": {
-        "model_type": "own",
-        "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"},
-    },
-    "tokenizer_config.json": {
-        "tokenizer_class": "Own",
-        "auto_map": {"AutoTokenizer": [None, "own.Own"]},
-    },
+    "config.json": {"model_type": "own", "auto_map": MODEL},
+    "tokenizer_config.json": {"tokenizer_class": "Own", "auto_map": TOKENIZER},
 }
 
 
@@ -155,12 +151,16 @@ def test_code_in_a_model_folder_is_refused_and_nobody_is_asked(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("kind", "word"), [("none", "no such"), ("empty", "no model"), ("pickled", "no model")]
+    ("kind", "word"),
+    [("none", "no such"), ("empty", "no model"), ("pickled", "no model"), ("away", "in another f")],
 )
 def test_what_is_no_model_is_refused(tmp_path, kind, word):
     if kind == "pickled":
         (saved(tmp_path) / "model.safetensors").unlink()
         torch.save(tiny().state_dict(), tmp_path / "pytorch_model.bin")
+    if kind == "away":
+        parts = {"weight_map": {"a": "../model.safetensors"}}
+        (saved(tmp_path) / "model.safetensors.index.json").write_text(json.dumps(parts))
     with pytest.raises(PolicyError, match=word):
         load_model(tmp_path / "nothing" if kind == "none" else tmp_path)
 
