@@ -19,7 +19,7 @@ from tasks.config import RESOLVED
 from tasks.errors import StageError
 from tasks.io import read_report, write_json
 from tasks.push import recorded
-from tasks.registry import trained_questions, versions
+from tasks.registry import champions, trained_questions, versions
 from tasks.tracking import lineage
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def made_of(params: Params) -> dict[str, str]:
     rest = {**json.loads(tags["lineage"]), "dvc": made, "seeds": seeds}
     return {
         **tags,
+        champions.PROFILE: params.profile,
         "lineage": json.dumps(rest),
         "data_report": lineage.files_hash([paths.PREPARED], paths.PREPARED.parent)
         if paths.PREPARED.is_file()

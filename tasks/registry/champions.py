@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DECISION = "promotion.report"
 """Tag of a version: the decision on it, as JSON."""
+PROFILE = "profile"
+"""Tag of a version: the profile that made it; figures of `quick` mean nothing."""
 SINCE = "champion_since"
 PREVIOUS = "previous_champion"
 """Tag of a version: the version that it replaced."""
@@ -133,7 +135,7 @@ def table(name: str) -> Table:
             "\n".join(sorted(alias for alias, holder in aliases.items() if str(holder) == number)),
             _before_after(tags, "f1_greedy"),
             _before_after(tags, "reward"),
-            _verdict(tags),
+            _verdict(tags) + ("\nprofile quick" if tags.get(PROFILE) == "quick" else ""),
             _reign(tags),
         )
     return drawn

@@ -4,8 +4,6 @@ Where models must play, scripted policies stand for them and play real episodes 
 Elsewhere rows of a known quality stand for the episodes.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import nullcontext
@@ -94,6 +92,12 @@ def promoted(params: Params) -> dict[str, Any]:
 
 def champion() -> str | None:
     return str(found.version) if (found := versions.champion("rlm")) else None
+
+
+def listed() -> str:
+    with (console := Console(width=200)).capture() as printed:
+        console.print(champions.table("rlm"))
+    return printed.get()
 
 
 # --- who is promoted ---
@@ -307,9 +311,7 @@ def test_a_registry_that_fails_while_tags_are_written_promotes_nobody(played, se
         promoted(server_params)
     assert champion() is None
     assert "promotion.verdict" in versions.get_version("rlm", "1").tags
-    with (console := Console(width=200)).capture() as listed:
-        console.print(champions.table("rlm"))
-    assert "not compared" in listed.get()
+    assert "not compared" in listed()
     assert (promoted(server_params)["verdict"], champion()) == ("promoted", "1")
 
 
@@ -334,6 +336,9 @@ def test_rollback_goes_back_one_champion_at_a_time(three: None) -> None:
     assert tags["rolled_back_to"] == "2"
     champions.rollback("rlm", None)
     assert champion() == "1"
+    for profile, marks in (("nano", 0), ("quick", 1)):  # nothing was compared
+        champions._tag(versions.get_version("rlm", "1"), {champions.PROFILE: profile})
+        assert listed().count("profile quick") == marks
     with pytest.raises(StageError, match=r"version 1 is the first champion\. Name"):
         champions.rollback("rlm", None)
     assert champion() == "1"

@@ -1,7 +1,5 @@
 """The registry: one version for new weights, with lineage and aliases; and it answers."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from agent.nano.teaching import save
 from tasks import config, register
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.registry import versions
+from tasks.registry import champions, versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import stage_run
 
@@ -113,6 +111,8 @@ def test_a_version_of_other_code_is_refused_with_the_folder_to_ask(folder, first
     told = rf"train\.method: unknown key.* --model {path.parent}/merged$"
     with pytest.raises(ConfigError, match=told):
         versions.settings(version)
+    with pytest.raises(StageError, match="contains other files than were registered"):
+        versions.download(version)
     path.write_text(kept)
 
 
@@ -125,7 +125,7 @@ def test_a_version_carries_its_lineage(folder, server_params, first):
     assert rest["dvc"] == {"data.problems": "abc.dir"}  # only what the weights are made of
     assert rest["params_hash"] == lineage.params_hash(server_params)
     evaluated = {"evaluation.n": "240", "evaluation.reward.after": "0.300000"}
-    assert (evaluated | {"seed": "0"}).items() <= told.items()
+    assert (evaluated | {"seed": "0", champions.PROFILE: "nano"}).items() <= told.items()
     assert told["data_report"] == lineage.files_hash([Path("data/report.json")], Path("data"))
     assert rest["seeds"] == {"prepare": 0, "warmstart": 0, "train": 0}
     assert {"versions", "sandbox"} <= rest.keys()
