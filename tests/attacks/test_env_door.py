@@ -4,8 +4,6 @@ Its hard limit of descriptors is low, so that few connections are many. The slow
 begin with the servers, so that the tests of their end wait little.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -361,6 +359,12 @@ def test_no_page_of_another_host_plays(server: Server) -> None:
     assert posted.status_code == 403
 
 
+def test_no_client_names_an_address_as_its_proxy(servers: dict[str, Server]) -> None:
+    asked = f"{servers['module'].url}/health/"  # it redirects to an address of its own
+    told = httpx.get(asked, headers={"X-Forwarded-Proto": "https"}).headers["location"]
+    assert told == asked.rstrip("/")
+
+
 # --- sessions, connections, log
 
 
@@ -419,12 +423,12 @@ def ends(server: Server, sockets: list[socket.socket]) -> int:
     return held.count(False)
 
 
-def test_messages_that_wait_are_bounded(server: Server) -> None:
-    empty = b"\x81\x80mask"
+@pytest.mark.parametrize(("first", "other"), [(b"\x81", b"\x81"), (b"\1", b"\0")])
+def test_messages_that_wait_and_parts_of_one_are_bounded(server, first, other):
     with server.tcp(UPGRADE) as raw:
         assert b" 101 " in raw.recv(4096)
         with suppress(ConnectionError):  # it may end before all is sent
-            raw.sendall(empty * 20_000)
+            raw.sendall(b"".join(kind + b"\x80mask" for kind in (first, *[other] * 20_000)))
         assert ends(server, [raw]) == 1
 
 

@@ -1,7 +1,5 @@
 """What the servers' HTTP protocol refuses before it costs anything, over the wire."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator
@@ -15,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from env.server.door.protocol import WholeBodies
+from env.server.door.protocol import MeasuredFrames, WholeBodies
 
+UPGRADE = b"Connection: upgrade\r\nUpgrade: websocket"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -27,8 +26,8 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[tuple[str, int]]:
-    config = uvicorn.Config(echo, http=WholeBodies, lifespan="off", log_level="critical")
-    server = uvicorn.Server(config)
+    options = {"http": WholeBodies, "ws": MeasuredFrames, "lifespan": "off"}
+    server = uvicorn.Server(uvicorn.Config(echo, **options, log_level="critical"))
     bound = socket.create_server(("127.0.0.1", 0))
     thread = Thread(target=server.run, args=([bound],), daemon=True)
     thread.start()
@@ -92,6 +91,15 @@ def test_whole_bodies_arrive_and_a_connection_stays_open(address, monkeypatch):
             assert told.startswith(b"HTTP/1.1 200 OK")
     assert 0 not in (delays or [0])  # else an answer on an open connection takes 40 ms
     assert answer(address, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_socket_is_read_in_small_parts(address, monkeypatch):
+    made, read = MeasuredFrames.connection_made, []
+    monkeypatch.setattr(
+        MeasuredFrames, "connection_made", lambda one, to: (made(one, to), read.append(to.max_size))
+    )
+    answer(address, CHUNKED.replace(b"Transfer-Encoding: chunked", UPGRADE))
+    assert read == [2048]
 
 
 def test_headers_are_no_longer_than_uvicorn_allows(address: tuple[str, int]) -> None:
