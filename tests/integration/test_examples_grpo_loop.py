@@ -1,7 +1,5 @@
 """The one-page loop runs: environment, rollouts, rows and a real optimizer step."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.untaught import untaught
 
@@ -32,6 +30,8 @@ def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkey
         return played[-1]
 
     monkeypatch.setattr(grpo_loop, "play", recorded)
+    monkeypatch.setattr(grpo_loop, "teach", lambda *args: args[2](50, {}) or base)
+    assert grpo_loop.teach_base() == (base.model, base.tokenizer)
     rewards = grpo_loop.train(base.model, base.tokenizer, settings, generation, problems)
     assert rewards == [0.375, 0.375]
     assert [len(trees) for trees in played] == [4, 4]
@@ -39,5 +39,6 @@ def test_the_loop_plays_groups_of_trees_and_says_each_steps_reward(capfd, monkey
     # The server has the same problems, and each group is one problem.
     assert len({tree.problem_id for tree in played[0]}) == 2
     said = capfd.readouterr().out
+    assert "step 50 of 300\n" in said  # while the base is taught
     assert "step 2: mean reward 0.375" in said
     assert "root     advantage" in said

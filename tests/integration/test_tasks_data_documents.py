@@ -1,7 +1,5 @@
 """A folder of documents as papers: kinds, encodings, broken PDFs, and what lies outside."""
 
-from __future__ import annotations
-
 import json
 import os
 from functools import cache
@@ -151,6 +149,7 @@ def test_nothing_outside_the_folder_is_read(folder: Path, name: str) -> None:
 def test_folders_that_are_not_searched_are_told(folder, monkeypatch):
     (folder / "deep/aside").symlink_to(folder.parent)
     (folder / "locked").mkdir()
+    (folder / "README").write_text("Text.")
     scan = os.scandir
 
     def scandir(place: str) -> Any:
@@ -163,6 +162,7 @@ def test_folders_that_are_not_searched_are_told(folder, monkeypatch):
     assert f"{folder}/locked it cannot be read (Permission denied)" in said
     told = "\n".join(read_documents(folder, Params())[1])
     assert f"{folder}/deep/aside: it cannot be read (linked folder); copy it" in told
+    assert told.endswith("files of other formats: .png (1), none (1)")
 
 
 def test_a_file_is_read_as_it_says(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """A project with a registered model that is copied or moved: what it reads afterwards."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -144,3 +142,4 @@ def test_make_setup_replaces_the_environment_of_another_folder_only(tmp_path, mo
         ["make", "--dry-run", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert ("\npython3 -m venv --clear .venv" in does.stdout) == moved
+    assert ("Next: source .venv/bin/activate, then make full" in does.stdout) == moved

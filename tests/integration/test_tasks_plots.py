@@ -1,7 +1,5 @@
 """Figures and report from files of the shapes that the stages write."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import browser
 from helpers.recorder import recorded
 from matplotlib.image import imread
 
@@ -110,6 +109,23 @@ def test_the_stage_writes_two_figures_and_a_page_without_links_or_a_models_marku
     assert "<script" not in text
     assert "may be chance" not in text
     assert "Void episodes" not in text
+
+
+@pytest.mark.skipif(browser.BINARY is None, reason="needs Chromium")
+def test_a_phone_shows_figures_in_boxes_that_scroll_and_large_enough_to_read(folder):
+    recorded(plots, PARAMS)
+    sizes = """new Promise(done => {
+        const phone = Object.assign(document.createElement("iframe"), {width: 390});
+        phone.onload = () => done(["html", "figure", "figure + figure"].map(box => {
+            const {clientWidth, scrollWidth} = phone.contentDocument.querySelector(box);
+            return clientWidth + " " + scrollWidth;
+        }).join());
+        phone.srcdoc = document.documentElement.outerHTML;
+        document.body.append(phone);
+    })"""
+    with browser.page(plots.PAGE.resolve().as_uri()) as shown:
+        shown.until("document.readyState === 'complete'")
+        assert shown.run(sizes) == "390 390,362 720,362 720"
 
 
 def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
