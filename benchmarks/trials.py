@@ -10,8 +10,6 @@ validation` leaves the test prompts unseen, and its results are kept in the work
 without a model are in `examples/trials/opponents.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

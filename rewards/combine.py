@@ -4,8 +4,6 @@ Computed once, when the root has ended, from what the server received and counte
 facts give the same score. `rewards/rubrics.py` presents it as OpenEnv rubrics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

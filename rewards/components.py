@@ -8,8 +8,6 @@ A world decides how the work of an episode is measured (`env.server.scoring.MEAS
 | `by_sentences` | sentences that were shown | tokens | of the number of candidates |
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ numbers it replies; all readers of an episode are one child, because a reader of
 can only return all or nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any

@@ -5,8 +5,6 @@ A reader of numbered passages replies with numbers, and a reader of a single one
 The policy writes both, and no clock limits this module: its work grows with their characters.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping

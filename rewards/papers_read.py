@@ -1,7 +1,5 @@
 """The papers and lines that frames were shown, as process quality counts them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 Context = tuple[str, str]

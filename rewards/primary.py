@@ -1,7 +1,5 @@
 """Primary objective: character F1 of the answer's spans and the evidence, with guards."""
 
-from __future__ import annotations
-
 from rewards.settings import RewardSettings
 from rewards.spans import (
     Alternative,

@@ -4,8 +4,6 @@ The second argument of a rubric is the object that it scores: here the server's 
 because a client's observations contain no gold.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from openenv.core.rubrics import Rubric

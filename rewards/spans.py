@@ -7,8 +7,6 @@ Items that do not occur verbatim, are too short or have another shape are ignore
 raises an exception. Intervals are half-open and count Unicode code points.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

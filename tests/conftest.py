@@ -1,7 +1,5 @@
 """Fixtures that several test files share: an environment with its problems, a Prefect server."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

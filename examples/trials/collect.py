@@ -6,8 +6,6 @@ trials.jsonl, problems in the format of docs/own_data.md. It prints how many pro
 and for which reason. `opponents.py` scores search alone on them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

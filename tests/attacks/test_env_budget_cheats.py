@@ -1,7 +1,5 @@
 """The budget of a tree in tokens, on real sandboxes, and cheats that gain nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 

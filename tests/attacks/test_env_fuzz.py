@@ -4,8 +4,6 @@ A worker's frames and a client's messages are honest ones in which something is 
 reference, a field, a length. Random bytes alone would never come past the first check.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ The negative control plays some of them without the system-call filter, where th
 through: so these tests can fail. The attacks: `sandbox_attacks.py`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

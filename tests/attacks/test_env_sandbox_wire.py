@@ -1,7 +1,5 @@
 """The channel: what an honest worker sends arrives, and nothing else does harm."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

@@ -1,7 +1,5 @@
 """How a chain runs and ends, and what it leaves: Prefect, DVC and MLflow around toy stages."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """What a run leaves on a real Prefect server, and what ends it there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """The chain as a whole: what runs when, how it ends, and what it leaves."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

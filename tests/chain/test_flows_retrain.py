@@ -1,7 +1,5 @@
 """Retraining: what is fresh, from whom it starts, and that it never fights another run."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

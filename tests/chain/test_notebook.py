@@ -1,7 +1,5 @@
 """The notebook: jupytext writes it from its source, and every cell of it is executed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

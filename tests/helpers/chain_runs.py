@@ -1,7 +1,5 @@
 """Records of chains in MLflow and Prefect, and the folder in which a test plays them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Settings of a test: others with a few values in their place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Code fences of the documents: what tests run of them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts of an episode without a fault, for the reward."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small OpenAI-compatible server for tests."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

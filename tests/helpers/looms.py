@@ -1,7 +1,5 @@
 """A folder of documents, a question about them, and a script that answers it as a model would."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

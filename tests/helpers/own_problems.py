@@ -1,7 +1,5 @@
 """Problems of a user's own files and folders, read as the stage prepare does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tasks import prepare

@@ -1,7 +1,5 @@
 """Files of problems, as the stage prepare leaves them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

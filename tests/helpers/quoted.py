@@ -1,7 +1,5 @@
 """A problem whose facts are quotes from its texts."""
 
-from __future__ import annotations
-
 from env.problems.schema import Fact, Paper, Problem, Span
 
 

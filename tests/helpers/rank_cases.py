@@ -1,7 +1,5 @@
 """Main module of ranks that train the tiny model on little trees, case by case."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

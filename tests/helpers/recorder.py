@@ -1,7 +1,5 @@
 """A stand-in for the MLflow run of a stage: it keeps what it was given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

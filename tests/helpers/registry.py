@@ -1,7 +1,5 @@
 """Versions of a registered model whose weights are a text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Slow and plain on purpose, so that a reader can hold each function against its s
 Nothing of `rewards/` is used but the settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any

@@ -6,8 +6,6 @@ error of `CellDone`, with `lost` if the process was replaced. As a program, this
 of them and prints a JSON line for each, so that another user can run it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The rig of the sandbox's tests: results of cells, and processes of REPLs."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Processes beside a test: a Python, and the services of `make up` with a shell."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

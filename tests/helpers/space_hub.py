@@ -5,8 +5,6 @@ files are large: they go to a store without a token (Git LFS), and a commit name
 put in by tests.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tests that are coroutines, run on an event loop of their own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

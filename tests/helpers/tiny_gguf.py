@@ -1,7 +1,5 @@
 """Small GGUF files of random weights, in folders that look like installed packages."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The command of each stage is this file. It writes one output; two settings make 
 real stages do: `validate.min_rows` above 1000, and `warmstart.kind: none` for the gate.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

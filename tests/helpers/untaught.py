@@ -1,7 +1,5 @@
 """Models that were taught nothing."""
 
-from __future__ import annotations
-
 from agent.nano.lessons import ReadingLessons
 from agent.nano.sizes import NanoSettings
 from agent.nano.teaching import Taught, build

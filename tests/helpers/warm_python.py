@@ -5,8 +5,6 @@ stage does. This command asks a process that has imported them to fork. The nigh
 its stages as users do.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """Work of a pure function, counted: clocks of a shared machine prove nothing."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

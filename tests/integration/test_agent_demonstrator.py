@@ -1,7 +1,5 @@
 """The demonstrator plays real episodes: it shows every source, by readers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

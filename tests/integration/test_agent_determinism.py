@@ -1,7 +1,5 @@
 """The same seeds give the same episodes, in whatever batches their turns are written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from zlib import crc32

@@ -1,7 +1,5 @@
 """The rollout engine against scripted sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any

@@ -1,7 +1,5 @@
 """Base models of GGUF files in installed packages, on files that the tests write."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Drawn moves are played on a real server, where cheats by shape earn little."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The real environment plays demonstrations as they were made, word for word."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from random import Random
 

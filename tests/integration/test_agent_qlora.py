@@ -3,8 +3,6 @@
 The whole path: `test_tasks_demonstrate.py`.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

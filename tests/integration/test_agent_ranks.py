@@ -1,7 +1,5 @@
 """Two processes that share a training, against one that trains alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

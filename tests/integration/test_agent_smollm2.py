@@ -3,8 +3,6 @@
 A reader of the same file in NumPy made the table (tests/helpers/gguf_reference.py in 89a4776).
 """
 
-from __future__ import annotations
-
 import json
 from importlib import metadata
 from pathlib import Path

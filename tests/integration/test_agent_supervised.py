@@ -1,7 +1,5 @@
 """Supervised training of an adapter: its loss against rows one by one, its ends, its resume."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The trainer on a tiny model, with a rollout that samples little trees from the live weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

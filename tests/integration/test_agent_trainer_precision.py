@@ -1,7 +1,5 @@
 """The trainer on 4-bit and 16-bit bases: number formats of weights and gradients."""
 
-from __future__ import annotations
-
 import dataclasses
 import runpy
 import shutil

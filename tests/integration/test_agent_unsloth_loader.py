@@ -1,7 +1,5 @@
 """The loader of Unsloth: its arguments, and the adapter of a base."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

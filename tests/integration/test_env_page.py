@@ -1,7 +1,5 @@
 """The page on which a visitor plays: what is served, and an episode in a real browser."""
 
-from __future__ import annotations
-
 import json
 import re
 

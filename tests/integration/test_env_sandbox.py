@@ -1,7 +1,5 @@
 """The REPL from the policy's side: cells, helpers, sub-calls, FINAL, limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

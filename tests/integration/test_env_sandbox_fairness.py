@@ -1,7 +1,5 @@
 """One budget, one clock and one queue for all REPLs: who pays for what."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Processes of the sandbox: they start confined, stop, end, and are replaced."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -3,8 +3,6 @@
 The snippets: `sandbox_snippets.txt`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

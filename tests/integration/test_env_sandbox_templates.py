@@ -1,7 +1,5 @@
 """REPLs that share a context: forked from one template, but isolated from each other."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

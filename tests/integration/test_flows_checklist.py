@@ -1,7 +1,5 @@
 """The checklist: each point on this repository, and what leaves a point open."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The audit of the problems: what it plays, what it refuses, what its page shows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command `check-problems`, and what docs/own_data.md says about it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

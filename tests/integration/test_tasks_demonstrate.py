@@ -1,7 +1,5 @@
 """Warm start by demonstrations: a base with an adapter that every stage loads."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

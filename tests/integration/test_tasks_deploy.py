@@ -1,7 +1,5 @@
 """Stage `deploy`: the targets `local` and `docker`, and the files that a deployment copies."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

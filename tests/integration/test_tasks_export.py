@@ -3,8 +3,6 @@
 Bases are untaught nano models: the check is about weights, not about skill.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The gate: when it opens, when it refuses, what it writes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """Facts of a machine, from stand-ins of `nvidia-smi`; the doctor's command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The target `space`: the real client of the Hub against a server that speaks its HTTP."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

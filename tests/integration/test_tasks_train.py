@@ -1,7 +1,5 @@
 """The stage on a real server with an untaught model: what it writes, resumes, and refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

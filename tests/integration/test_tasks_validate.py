@@ -1,7 +1,5 @@
 """Stage `validate`: good data passes, and each kind of bad data is named by its rows."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

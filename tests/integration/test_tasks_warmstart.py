@@ -1,7 +1,5 @@
 """The base: nano, a registered version, and what the bare model plays before."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The guard of the fast tier: a unit test opens no socket and starts no process."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The comparison on clinical trials: whose code is a script's, and which results are paired."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

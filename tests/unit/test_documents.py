@@ -1,7 +1,5 @@
 """Shell commands of the documents name what exists."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """The code that dvc.yaml names as inputs of stages, against the code that stages run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path

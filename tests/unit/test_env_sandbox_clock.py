@@ -1,7 +1,5 @@
 """A cell's own time: only what its code could have used."""
 
-from __future__ import annotations
-
 import pytest
 
 from env.server.sandbox.clock import TICK_S, CellClock, Reading, has_schedstat

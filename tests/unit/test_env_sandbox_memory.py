@@ -1,7 +1,5 @@
 """One memory budget for all REPLs: who is ended, and who never is."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Slots for running cells are shared between sessions by time."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

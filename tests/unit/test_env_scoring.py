@@ -1,7 +1,5 @@
 """Turns for scoring: one at a time, the smallest and the oldest in turn."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Places of the server: who gets one, who waits for one, and who gives way."""
 
-from __future__ import annotations
-
 import asyncio
 
 from helpers.stories import played

@@ -1,7 +1,5 @@
 """Clients without the owner's key: other splits are unknown, and some difficulties are hidden."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from typing import Any

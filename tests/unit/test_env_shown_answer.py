@@ -1,7 +1,5 @@
 """The answer that a client reads: whole, unless it is large as JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

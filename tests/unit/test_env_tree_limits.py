@@ -1,7 +1,5 @@
 """Limits of a tree for its whole episode: texts, time of a step, ranking, tokens."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Problems from a clone of the trials: what is left out is counted and named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

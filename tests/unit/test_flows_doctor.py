@@ -1,7 +1,5 @@
 """The doctor's judgement of machines: what fits, what is missing, and what it prints."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The whole reward: values worked by hand. `test_rewards_properties.py` has its properties."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import comb
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Papers that count as read because a child returned their evidence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Passages that count as read because a reader replied their numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Papers that count as read, and lines that count as shown."""
 
-from __future__ import annotations
-
 from random import Random
 
 from helpers.work import calls

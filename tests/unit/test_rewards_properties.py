@@ -4,8 +4,6 @@ Papers are short and of two letters, so that overlaps, repeats and several occur
 text really happen. The brute force is `rewards_oracle.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any

@@ -1,7 +1,5 @@
 """Locating an answer and comparing it with gold."""
 
-from __future__ import annotations
-
 import pytest
 
 from rewards.settings import RewardSettings

@@ -1,7 +1,5 @@
 """Settings: one file, checked before anything starts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

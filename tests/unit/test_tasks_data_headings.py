@@ -1,7 +1,5 @@
 """Questions of headings: what is one, what answers it, and which split it is in."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Quotes against text: they are found, and further occurrences are alternatives."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

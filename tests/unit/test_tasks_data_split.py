@@ -1,7 +1,5 @@
 """Splits by collection: what belongs together, how it falls, and the proof that nothing leaks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """How often the gate opens: exact, by what an episode earns and whether it was read."""
 
-from __future__ import annotations
-
 from math import comb
 
 import pytest

@@ -1,7 +1,5 @@
 """Stage `prepare`: what lands on disk, and what is rejected."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

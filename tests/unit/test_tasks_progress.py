@@ -1,7 +1,5 @@
 """Lines of a stage: they come by time, and a quick stage writes none. The clock is the test's."""
 
-from __future__ import annotations
-
 import io
 import time
 
