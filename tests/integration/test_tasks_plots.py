@@ -115,7 +115,8 @@ def test_the_stage_writes_two_figures_and_a_page_without_links_or_a_models_marku
 def test_a_phone_shows_figures_in_boxes_that_scroll_and_large_enough_to_read(folder):
     recorded(plots, PARAMS)
     sizes = """new Promise(done => {
-        const phone = Object.assign(document.createElement("iframe"), {width: 390});
+        const phone = document.createElement("iframe");
+        phone.style = "border: 0; width: 390px";
         phone.onload = () => done(["html", "figure", "figure + figure"].map(box => {
             const {clientWidth, scrollWidth} = phone.contentDocument.querySelector(box);
             return clientWidth + " " + scrollWidth;
