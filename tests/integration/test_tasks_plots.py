@@ -125,7 +125,7 @@ def test_a_phone_shows_figures_in_boxes_that_scroll_and_large_enough_to_read(fol
         document.body.append(phone);
     })"""
     with browser.page(plots.PAGE.resolve().as_uri()) as shown:
-        shown.until("document.readyState === 'complete'")
+        shown.until("document.querySelectorAll('figcaption').length === 2")
         assert shown.run(sizes) == "390 390,362 720,362 720"
 
 
