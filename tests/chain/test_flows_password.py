@@ -1,4 +1,4 @@
-"""Prefect as `make up` starts it: who may start a run, and what a run can read."""
+"""Prefect and MLflow as `make up` starts them: who may start a run, and what a run can read."""
 
 import shutil
 import stat
@@ -85,6 +85,16 @@ def test_a_page_of_another_origin_gets_nothing_and_starts_nothing(services):
     for protocols in (None, [Subprotocol("prefect")]):
         with pytest.raises(WebSocketException):
             told_events(services.api.replace("http", "ws"), protocols)
+
+
+def test_mlflow_has_no_assistant_and_answers_no_page_of_another_address(services):
+    mlflow = f"http://127.0.0.1:{services.shell['RLM_MLFLOW_PORT']}"
+    assistant = httpx.put(f"{mlflow}/ajax-api/3.0/mlflow/assistant/config", json={})
+    assert assistant.status_code == 404  # its models may run commands
+    sent = [{"Origin": "http://localhost:1"}, {"Origin": "null"}, {"Host": "10.page.example"}, {}]
+    create = f"{mlflow}/api/2.0/mlflow/experiments/create"
+    codes = [httpx.post(create, headers=one, json={"name": f"{one}"}).status_code for one in sent]
+    assert codes == [403, 403, 403, 200]
 
 
 def test_own_commands_and_schedules_start_runs_that_see_no_other_key(services):
