@@ -30,11 +30,11 @@ from agent.demonstrations.moves import Move, code
 from agent.evaluation.statistics import Bootstrap
 from agent.policies.base import FrameKey, Policy, TurnReply, TurnRequest
 from agent.policies.hf_policy import TransformersPolicy, load_model
-from agent.policies.scripted import block
 from agent.rollouts.engine import play
 from agent.rollouts.specs import EpisodeSpec, read_specs
 from agent.settings import Reads
 from env import variables
+from env.prompts import block
 from flows.runtime import QUIET
 from tasks import paths
 from tasks.config import resolve
@@ -325,9 +325,7 @@ def differences(rows: Sequence[Row]) -> str:
     for other in dict.fromkeys(row["arm"] for row in rows if row["arm"] != "GRPO"):
         others = {row["seed"]: row for row in rows if row["arm"] == other}
         seeds = [0] * len(mine) if ARMS[other].untaught else [row["seed"] for row in mine]
-        pairs = [
-            (row, others[seed]) for row, seed in zip(mine, seeds, strict=True) if seed in others
-        ]
+        pairs = [(row, others[one]) for row, one in zip(mine, seeds, strict=True) if one in others]
         if pairs:
             shared = [pairs[0][0]["prompts"].index(one) for one in pairs[0][1]["prompts"]]
             articles = [pairs[0][0]["articles"][place] for place in shared]

@@ -122,6 +122,11 @@ EMPTY_OUTPUT = "(no output)"
 LOST = "error: all variables are gone"
 
 
+def block(code: str) -> str:
+    """A turn with this code."""
+    return f"```repl\n{code}\n```"
+
+
 def _system(table: dict[str, str], settings: EnvSettings) -> Message:
     style, limits = settings.prompt_style, settings.limits
     text = table[style].format(window=settings.search_window, **limits.model_dump())

@@ -7,6 +7,7 @@ document, so quoting one retrieves its characters.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
@@ -218,12 +219,7 @@ def near(documents: Any, found: Sequence[tuple[Any, str]], chars: int) -> list[t
 
 def occurrences(text: str, keyword: str) -> list[tuple[int, int]]:
     """[start, end) of each occurrence of a keyword."""
-    hits = []
-    start = text.find(keyword)
-    while start >= 0:
-        hits.append((start, start + len(keyword)))
-        start = text.find(keyword, start + len(keyword))
-    return hits
+    return [hit.span() for hit in re.finditer(re.escape(keyword), text)]
 
 
 def snippets(text: str, hits: list[tuple[int, int]], before: int, after: int) -> list[str]:

@@ -38,8 +38,6 @@ MOST_VOID = 0.05
 """Maximum share of void episodes in each mode. Long episodes are lost first, so voids bias a mean
 of scores in [0, 1] by at most this share. That is about half of its interval at 240 episodes. The
 stage `evaluate` allows more, because it compares pairs of episodes that were both played."""
-PATIENCE_S = 7 * 86_400.0
-"""Idle timeout in seconds, longer than any round of turns; the server stops with the run anyway."""
 
 
 def decoding(endpoint: EndpointPolicy, generation: GenerationSettings) -> EndpointPolicy:
@@ -154,7 +152,7 @@ def patient(params: Params) -> Params:
     """
     if params.deploy.target == "space":
         return params
-    idle = max(params.env.idle_timeout_s, PATIENCE_S)
+    idle = max(params.env.idle_timeout_s, serving.PATIENCE_S)
     return params.model_copy(update={"env": params.env.model_copy(update={"idle_timeout_s": idle})})
 
 

@@ -19,9 +19,9 @@ from typing import Literal
 
 from agent.demonstrations import cells, keyed_plan
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
-from agent.policies.scripted import block
 from env.problems.fields import read_question
 from env.problems.schema import Problem
+from env.prompts import block
 from env.settings import EnvSettings
 from rewards.settings import RewardSettings
 

@@ -21,10 +21,10 @@ from agent.demonstrations.moves import (
     reader_prompt,
 )
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
-from agent.policies.scripted import block
 from agent.settings import MovesSettings
 from env.passages import passages
 from env.problems.schema import Problem
+from env.prompts import block
 from env.ranking import rank
 from env.settings import EnvSettings
 from rewards.numbered import holds_gold
@@ -77,11 +77,9 @@ class MoveDemonstrator:
         return block(code(move, self._settings.question))
 
 
-def _is_gold(problem: Problem, passage: str, min_cover: float) -> bool:
+def _is_gold(problem: Problem, passage: str, cover: float) -> bool:
     spans = (span for fact in problem.evidence for span in fact.spans)
-    return any(
-        holds_gold(passage, problem.texts[s.paper_id], s.start, s.end, min_cover) for s in spans
-    )
+    return any(holds_gold(passage, problem.texts[s.paper_id], s.start, s.end, cover) for s in spans)
 
 
 def lessons(

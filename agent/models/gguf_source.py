@@ -185,9 +185,7 @@ class GgufModel:
         entry = self._fields.get(field)
         if entry not in allowed:
             choices = ", ".join(str(value) for value in allowed if value is not None)
-            raise self._unreadable(
-                f"{what} ({field}) is {entry!r:.80}, but only {choices} can be read"
-            )
+            raise self._unreadable(f"{what} ({field}) is {entry!r:.80}, only {choices} can be read")
 
     @property
     def _vocabulary(self) -> int:

@@ -35,6 +35,7 @@ from env import prompts
 from env.problems.fields import HITS, QUESTIONS
 from env.problems.lexicon import FIELDS, lexicon, untaught
 from env.problems.names import COMMON, FACTS, SCORES
+from env.prompts import block
 from env.settings import EnvSettings, LimitSettings
 
 _T = TypeVar("_T")
@@ -91,11 +92,6 @@ _NAMES = 'print(*sorted({w.strip(".,") for t in s for w in t.split() if w[3:4] =
 _CODE = re.compile(r"```repl\n(.*)\n```", re.DOTALL)
 _PIECE = re.compile(r"\w+|\W")
 _TRIES = 8
-
-
-def block(code: str) -> str:
-    """A turn with this code."""
-    return f"```repl\n{code}\n```"
 
 
 def pick(rng: Random, shares: Mapping[_T, float]) -> _T:

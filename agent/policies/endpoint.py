@@ -48,6 +48,10 @@ _MOST_BYTES = 16_000_000
 """Size of an answer, unpacked; the longest completion is far below."""
 _MOST_TOKENS = 10**9
 """Tokens of one answer that are believed; a float has no room for every integer."""
+_CONNECT_S = 10.0
+"""Seconds that a connection may take."""
+_ONCE = {"x-should-retry": "false"}
+"""Header that openai obeys."""
 _HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
 """Test question, in the roles of a frame's first prompt."""
 _NOTICE_S = 0.2
@@ -65,8 +69,14 @@ _CUTS = {
 }
 _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields in which servers return a thought beside the text."""
-_ROLES = re.compile(r"must alternate|system (role|message|prompt)|developer instruction", re.I)
+_ROLES = re.compile(
+    r"must alternate|system (role|message|prompt)|developer instruction|support 'system", re.I
+)
 """What chat templates say that know no role `system`."""
+_LENGTH = re.compile(
+    "context|too long|too many tokens|token count|number of tokens|max_new_tokens", re.I
+)
+"""What servers say of a conversation that exceeds the model's context."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -80,15 +90,15 @@ class _BoundedClient(openai.DefaultHttpxClient):
     """
 
     def __init__(self, answer_s: float) -> None:
+        times = httpx2.Timeout(answer_s + 1.0, connect=min(answer_s, _CONNECT_S))
         # A redirect would send the question and the documents to another host.
-        super().__init__(timeout=answer_s, follow_redirects=False)
+        super().__init__(timeout=times, follow_redirects=False)
         self._answer_s = answer_s
 
     def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
-        """The answer, completely read.
+        """The answer, completely read; status 504 if it does not end, and openai asks once.
 
         Raises:
-            httpx2.ReadTimeout: it does not end.
             openai.APIConnectionError: it is too long.
         """
         answer: Future[httpx2.Response] = Future()
@@ -103,7 +113,7 @@ class _BoundedClient(openai.DefaultHttpxClient):
         Thread(target=read, name="answer", daemon=True).start()
         if not wait([answer], self._answer_s).done:
             fault = f"its answer did not end within {self._answer_s:g} s"
-            raise httpx2.ReadTimeout(fault, request=request)
+            return httpx2.Response(504, headers=_ONCE, text=fault, request=request)
         return answer.result()
 
     def _read(self, request: httpx2.Request, kwargs: dict[str, Any]) -> httpx2.Response:
@@ -120,7 +130,7 @@ class _BoundedClient(openai.DefaultHttpxClient):
         for name in ("content-encoding", "transfer-encoding", "content-length"):
             headers.pop(name, None)
         if _EMPTY.encode() in body:
-            headers["x-should-retry"] = "false"  # openai obeys it
+            headers |= _ONCE
         return httpx2.Response(
             response.status_code, headers=headers, content=bytes(body), request=request
         )
@@ -174,7 +184,7 @@ class EndpointPolicy:
         concurrency: requests in flight.
         attempts: tries of a request; the pauses of the default sum to 48 to 64 s, or to what the
             endpoint requests, up to two minutes each.
-        timeout_s: seconds of one try, to the end of its answer.
+        timeout_s: seconds of one try, to the end of its answer; a longer one isn't asked for again.
 
     Raises:
         PolicyError: `base_url` is not an address, or the key can't be one.
@@ -190,7 +200,7 @@ class EndpointPolicy:
         template_kwargs: Mapping[str, object] | None = None,
         concurrency: int = 16,
         attempts: int = 12,
-        timeout_s: float = 120.0,
+        timeout_s: float = 600.0,
     ) -> None:
         _require_address(base_url)
         self.base_url, self.model, self.settings = base_url, model, settings
@@ -213,9 +223,7 @@ class EndpointPolicy:
         # A key read from a file ends in a line break, which a header must not contain.
         self._key = os.environ.get("OPENAI_API_KEY", "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
-            raise PolicyError(
-                "OPENAI_API_KEY holds a character that no key has. Copy it again, whole."
-            )
+            raise PolicyError("OPENAI_API_KEY holds a character that no key has. Copy it again.")
         self._client: Any = openai.OpenAI(
             base_url=base_url,
             api_key=self._key or "none",
@@ -250,9 +258,9 @@ class EndpointPolicy:
                     f"({self.trouble}). Use another model or proxy, or set "
                     "evaluate_model.template_kwargs: {} if it refuses chat_template_kwargs."
                 ) from None
-            raise PolicyError(
-                f"{self.base_url} does not answer: {self.trouble}. Start it or correct the address."
-            ) from None
+            waits = isinstance(error, openai.RateLimitError)
+            fix = "Ask again later" if waits else "Start it or correct the address"
+            raise PolicyError(f"{self.base_url} does not answer: {self.trouble}. {fix}.") from None
 
     def beside(self, stop: Event) -> EndpointPolicy:
         """A policy for other episodes at the same time, with its own frames, usage and failures.
@@ -318,7 +326,7 @@ class EndpointPolicy:
         try:
             choice = self._request(self._client, talk, request.seed)
         except openai.OpenAIError as error:
-            if not _is_too_long(error):
+            if not _is_its_own_fault(error):
                 return TurnReply(text="", finish="error")
             text, cut = "", self._words(error)
         else:
@@ -342,7 +350,7 @@ class EndpointPolicy:
             with self._lock:
                 self.usage.failures += 1
                 self.trouble = self._words(error)
-                self._lost_in_a_row += not _is_too_long(error)
+                self._lost_in_a_row += not _is_its_own_fault(error)
             if _is_permanent(error):
                 raise PolicyError(
                     f"{self.base_url} refuses model {self.model!r} ({self._words(error)}). Check "
@@ -389,7 +397,7 @@ class EndpointPolicy:
     def _leave_out(self, error: openai.APIStatusError, sent: Set[str]) -> bool:
         """Leave out from now on what the endpoint refuses; False if it names nothing of it."""
         said, status = self._words(error), error.status_code
-        if _is_too_long(error) or status not in (400, 422, 500):
+        if _is_its_own_fault(error) or status not in (400, 422, 500):
             return False
         found = [one for one in _OPTIONAL if re.search(rf"\b{one}\b", said) or one == error.param]
         found.sort(key=lambda one: one != error.param)
@@ -453,11 +461,12 @@ def _without_system(talk: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, 
     return [{"role": "user", "content": f"{system['content']}\n\n{user['content']}"}, *rest]
 
 
-def _is_too_long(error: Exception) -> bool:
-    """Whether a conversation exceeds the model's context, which is the conversation's fault."""
-    if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 413):
+def _is_its_own_fault(error: Exception) -> bool:
+    """Whether a conversation is refused for its length or content: no fault of the endpoint."""
+    if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 413, 422):
         return False
-    return re.search("context|too long|too many tokens", str(error), re.I) is not None
+    length = _LENGTH.search(str(error)) or error.status_code == 413
+    return bool(length) or error.code == "content_filter"
 
 
 def _why_cut(choice: Any) -> str:
@@ -466,10 +475,10 @@ def _why_cut(choice: Any) -> str:
     if choice.finish_reason in _CUTS:
         return _CUTS[choice.finish_reason]
     said = without_thought(message.content or "").strip()
+    if getattr(message, "tool_calls", None) and not re.search("```|~~~|FINAL", said):
+        return "it called a tool, but was offered none"
     if said and not said.startswith("<think>"):
         return ""
-    if getattr(message, "tool_calls", None):
-        return "it called a tool, but was offered none"
     if refusal := getattr(message, "refusal", None):
         return f"it refused: {' '.join(str(refusal).split())[:_SHOWN]}"
     thoughts = (message.content, *(getattr(message, name, None) for name in _THOUGHTS))

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import re
+from textwrap import dedent
 
 _FENCE = re.compile(
-    r"[ \t]*(`{3,}|~{3,})[ \t]*((?:repl|py|python3?)[ \t]*(?:\{.*\}|\w+=\"[^\"]*\")?)?\s*",
+    r"[ \t]*(`{3,}|~{3,})[ \t]*"
+    r"(\{?\.?(?:repl|i?py(?:thon)?[\d.]*|tool_code)\b(?:[^`=()]|=[\"'\w])*)?\s*",
     re.IGNORECASE,
 )
 """A line that opens a block of Python, or closes one; its mark and its label."""
@@ -33,9 +35,9 @@ def in_grammar(text: str) -> str:
     first, mark, label = fences[0]
     ends = (n for n in range(first + 1, len(lines)) if lines[n].rstrip().endswith(mark))
     last = next(ends, -1)
+    beside = lines[:first] + lines[last + 1 :]
     # A bare fence beside a final line holds a quote.
-    if fences[-1][0] <= last and (label or not any(map(_FINAL.fullmatch, lines))):
-        code = lines[last].rstrip().removesuffix(mark)
-        lines[last : last + 1] = [code, "```"] if code.strip() else ["```"]
-        lines[first] = "```repl"
+    if fences[-1][0] <= last and (label or not any(map(_FINAL.fullmatch, beside))):
+        code = [*lines[first + 1 : last], lines[last].rstrip().removesuffix(mark)]
+        lines[first : last + 1] = ["```repl", dedent("\n".join(code)).rstrip(), "```"]
     return thought + end + "\n".join(lines)

@@ -13,6 +13,7 @@ from random import Random
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from env.models import Message
 from env.problems.schema import Problem
+from env.prompts import block
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,6 @@ class Scripted:
             opening, turn = request.messages, 0
         self._frames[request.key] = opening, turn + 1
         return self._script(Seen(request, opening, turn))
-
-
-def block(code: str) -> str:
-    """A turn with this code."""
-    return f"```repl\n{code}\n```"
 
 
 def oracle(problems: Iterable[Problem]) -> Scripted:

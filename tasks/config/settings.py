@@ -56,9 +56,7 @@ class ValidateSettings(Settings):
         lacks, levels = [], Counter(difficulties)
         if (rows := levels.total()) < self.min_rows:
             lacks.append(f"rows {rows} (validate.min_rows {self.min_rows})")
-        few = [
-            f"{one} {levels[one]}" for one in named if levels[one] < self.difficulty_share * rows
-        ]
+        few = [f"{at} {levels[at]}" for at in named if levels[at] < self.difficulty_share * rows]
         if few:
             lacks.append(f"{', '.join(few)} (validate.difficulty_share {self.difficulty_share:g})")
         return ", ".join(lacks) or None

@@ -57,7 +57,7 @@ def metadata(url: str) -> dict[str, Any]:
         about = dict(get(f"{url}/metadata", timeout_s=30.0).json())
         check_wire(url, about)
     except (OSError, ValueError) as error:
-        raise StageError(f"{url}/metadata failed ({error}). See the server's log.") from None
+        raise StageError(f"{url}/metadata failed ({error}). See its log.") from None
     except RefusedError as error:
         raise ConfigError(str(error)) from None
     return about

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from agent.policies.endpoint import EndpointPolicy
     from agent.settings import GenerationSettings
 
+PATIENCE_S = 7 * 86_400.0
+"""Idle timeout in seconds, longer than any round of turns; the server stops with the run anyway."""
+
 
 def endpoint(
     params: Params, base_url: str, model: str, generation: GenerationSettings, **limits: Any
@@ -54,7 +57,8 @@ def for_documents(params: Params) -> Params:
 
     The server generates few problems, because it needs them only to start.
     """
-    env = params.env.model_copy(update={"allow_documents": True})
+    idle = max(params.env.idle_timeout_s, PATIENCE_S)
+    env = params.env.model_copy(update={"allow_documents": True, "idle_timeout_s": idle})
     collections = dict.fromkeys(params.prepare.synthetic.collections, 0) | {"test": 1}
     synthetic = params.prepare.synthetic.model_copy(update={"collections": collections})
     prepare = params.prepare.model_copy(update={"synthetic": synthetic})

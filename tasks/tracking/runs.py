@@ -304,9 +304,7 @@ def answering() -> Iterator[MlflowClient]:
             raise full_disk(error) from None
         remedy = "Wait for the process that locks it, or restore the file"
         if uri.startswith("http"):
-            remedy = (
-                "Start its server (make up), or unset MLFLOW_TRACKING_URI to record in mlflow.db"
-            )
+            remedy = "Start its server (make up), or unset MLFLOW_TRACKING_URI to use mlflow.db"
         why = f"does not answer ({first_line(error)})"
         if "out-of-date database schema" in str(error):
             why = "is of another version of MLflow"

@@ -249,9 +249,7 @@ def demonstrator_of(params: Params, problems: Sequence[Problem]) -> Demonstrator
     """The script that plays the plan of the settings."""
     settings = params.warmstart.sft
     if settings.plan == "moves":
-        return MoveDemonstrator(
-            problems, settings.moves, params.rewards.min_cover, seed=settings.seed
-        )
+        return MoveDemonstrator(problems, settings.moves, params.rewards.min_cover, settings.seed)
     return Demonstrator(
         problems,
         params.env,

@@ -46,10 +46,8 @@ def in_folder(path: Path) -> Iterator[None]:
 def runs(name: str) -> list[Any]:
     """MLflow runs with a tag `stage`, the newest first."""
     store = tracking.client(tracking.tracking_uri())
-    found = store.search_runs(
-        [tracking.experiment_id(tracking.EXPERIMENT)], f"tags.stage = '{name}'"
-    )
-    return list(found)
+    experiment = tracking.experiment_id(tracking.EXPERIMENT)
+    return list(store.search_runs([experiment], f"tags.stage = '{name}'"))
 
 
 def flow_runs(url: str, state: str, since: datetime) -> list[dict[str, Any]]:

@@ -112,9 +112,7 @@ def play_trees(
             for child in range(1, 1 + sample % 3):
                 only = random_turn(rng, [8 * scale] * (2 + 3 * child), 2 + child)
                 frames[child] = FrameRecord(child, 0, 1, "rlm", [only], "final")
-            group.append(
-                Trajectory(f"p{problem}", "easy", frames=frames, reward=float(rng.random()))
-            )
+            group.append(Trajectory(f"p{problem}", "easy", frames=frames, reward=rng.random()))
         groups.append(group)
     note_logprobs(model, [tree for group in groups for tree in group])
     return groups

@@ -138,7 +138,7 @@ def test_a_file_that_was_changed_after_its_installation_is_refused(package, tmp_
 
 WORDS = [f"w{number}" for number in range(600)]
 MISREAD: list[tuple[dict[str, Any], str]] = [
-    ({"general.architecture": "qwen3"}, "is 'qwen3', but only llama can be read"),
+    ({"general.architecture": "qwen3"}, "is 'qwen3', only llama can be read"),
     ({"tokenizer.ggml.tokens": ["a"] * 600}, "tokenizer's has 1"),
     ({"llama.block_count": 65538}, "number of layers"),
     ({"tokenizer.chat_template": 4}, "no model can be loaded"),

@@ -153,9 +153,7 @@ def test_loss_and_gradient_of_a_step_are_those_of_its_rows_one_by_one(tmp_path: 
     for row in demonstrated():
         logits = trainer.model(input_ids=torch.tensor([row["input_ids"]])).logits[0, :-1]
         targets = torch.tensor(row["labels"][1:])
-        loss = loss + functional.cross_entropy(
-            logits, targets, ignore_index=IGNORED, reduction="sum"
-        )
+        loss += functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
     (loss / labels).backward()
     assert found == pytest.approx(loss.item() / labels, abs=1e-5)
     torch.testing.assert_close(mine, gradient(trainer.model), rtol=1e-4, atol=1e-6)

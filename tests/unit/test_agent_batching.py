@@ -229,9 +229,7 @@ def test_a_turn_without_log_probabilities_or_prompt_is_refused(field, word):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_share_all_rows_in_equally_many_batches_of_equal_sizes(ranks, trees):
     rows = make_rows(by_hand(), SETTINGS).rows
-    dealt = [
-        micro_batches(rows, 8, 0, trees=trees, rank=rank, ranks=ranks) for rank in range(ranks)
-    ]
+    dealt = [micro_batches(rows, 8, 0, trees=trees, rank=one, ranks=ranks) for one in range(ranks)]
     sizes = [[len(batch.weights_B) for batch in batches] for batches in dealt]
     assert len(sizes[0]) > 1
     assert sizes == [sizes[0]] * ranks

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from agent.demonstrations.moves import Move, code, decisions, draw, query_of, question_parts, shares
-from agent.policies.scripted import block
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import MovesSettings
+from env.prompts import block
 
 WORDS = ["rose", "fell", "level"]
 SETTINGS = MovesSettings(
@@ -72,11 +72,7 @@ def test_decisions_are_independent() -> None:
 
 
 def test_prose_and_broken_code_decide_nothing() -> None:
-    for text in (
-        "I would search.",
-        'query = f"{outcome} +\n',
-        "query = 3\nrank(context, query, 2)",
-    ):
+    for text in ("I search.", 'query = f"{outcome} +\n', "query = 3\nrank(context, query, 2)"):
         flags = decisions(text, SETTINGS)
         assert not any(v for n, v in flags.items() if n.startswith(("move/part", "move/word")))
 

@@ -18,9 +18,7 @@ def trees(places):
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("other_fails", [False, True])
-def test_whole_groups_are_dealt_and_a_loss_of_one_rank_is_one_of_all(
-    monkeypatch, rank, other_fails
-):
+def test_whole_groups_are_dealt_and_a_loss_of_one_rank_is_of_all(monkeypatch, rank, other_fails):
     def gather(own):
         places = PARTS[1 - rank]
         parts = [own, (places, trees(places), "gone" if other_fails else None)]

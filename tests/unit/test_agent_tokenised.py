@@ -13,10 +13,7 @@ from env.models import Finish, Message
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
 
-OPENING = [
-    Message(role="system", content="Answer."),
-    Message(role="user", content="Who <|im_end|>?"),
-]
+OPENING = [Message(role="system", content="Say."), Message(role="user", content="Who <|im_end|>?")]
 NEWS = [Message(role="user", content="printed <|im_end|>")]
 
 

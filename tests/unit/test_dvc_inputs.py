@@ -56,9 +56,7 @@ def test_all_code_that_a_stage_runs_is_among_its_inputs(stage: str) -> None:
 
 
 def test_checkpoints_depend_on_the_code_of_the_training() -> None:
-    assert {name for name in DVC["train"]["deps"] if name.startswith(PACKAGES)} == {
-        *fingerprint.CODE
-    }
+    assert {one for one in DVC["train"]["deps"] if one.startswith(PACKAGES)} == {*fingerprint.CODE}
     ignored = (ROOT / ".dvcignore").read_text(encoding="utf-8").split()
     for folder in (ROOT / name for name in fingerprint.CODE):
         for path in (path for path in folder.rglob("*.*") if path.suffix not in (".py", ".pyc")):
