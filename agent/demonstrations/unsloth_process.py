@@ -9,7 +9,7 @@ process prints each step's figures as a line.
 This module imports our trainer before Unsloth, so that it subclasses TRL's own class, and its
 gradients stay the same. Of Unsloth, only the kernels and the loader are used, not its trainers, its
 merge or its engine. Its models cut sequences that are longer than `max_seq_length`, without a
-message. Source: Unsloth 2026.10.7.
+message. Source: Unsloth 2026.10.9.
 """
 
 from __future__ import annotations
