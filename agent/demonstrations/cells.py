@@ -4,8 +4,6 @@ Pure functions. The code uses the functions that `env/prompts.py` describes, and
 Neighbours: `keyed_plan.py` has the code of its own plan, `demonstrator.py` plays the cells.
 """
 
-from __future__ import annotations
-
 import re
 from io import StringIO
 from token import NAME

@@ -10,8 +10,6 @@ names these turns, which are not taught. Neighbours: `cells.py` (code as text), 
 turns as token ids).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random

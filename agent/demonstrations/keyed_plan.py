@@ -8,8 +8,6 @@ reader is asked and replies is worded here; the words that ask for a verdict are
 `rewards.numbered` knows such a prompt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from agent.demonstrations.cells import text_literal

@@ -5,8 +5,6 @@ readers are taught by gold: yes to a passage that is evidence, no to any other. 
 drawn queries find are evidence too seldom to learn to read, so `lessons` adds others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 

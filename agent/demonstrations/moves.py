@@ -18,8 +18,6 @@ badly. A root that asks readers writes, for example (each line follows from deci
     FINAL(found[:2])
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

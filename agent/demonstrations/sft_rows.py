@@ -6,8 +6,6 @@ gives turns that are known as text the layout of a rollout, without log-probabil
 `supervised.py` (trains on the rows).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import TypedDict

@@ -13,8 +13,6 @@ Source: `SFTTrainer` of TRL 1.15. Departures:
 - Checkpoints are renamed into place when they are complete (`saving.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from pickle import UnpicklingError

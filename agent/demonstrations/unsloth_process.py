@@ -12,8 +12,6 @@ merge or its engine. Its models cut sequences that are longer than `max_seq_leng
 message. Source: Unsloth 2026.10.9.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

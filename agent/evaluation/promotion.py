@@ -11,8 +11,6 @@ It is promoted when it wins on two sets that share no collection. Neighbours: `r
 rows and pairs; `tasks/promote.py` plays and writes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ Pure functions of trajectories and rows. `tasks/evaluate.py` loads models and pl
 `statistics.py` computes the intervals.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Pure functions of plain values. Problems that share papers are not independent, 
 resamples whole collections.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ OpenAI-compatible endpoint (`endpoint.py`). The policy owns each frame's convers
 key-value cache. The environment owns every word that the policy reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable

@@ -4,8 +4,6 @@ A conversation only grows. Sampled ids are kept and never encoded again from tex
 `chat_template.py` (ids of messages), `hf_policy.py` (samples turns).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -3,8 +3,6 @@
 `endpoint.py` calls this module; `env/server/tree/turn.py` reads the grammar.
 """
 
-from __future__ import annotations
-
 import re
 from textwrap import dedent
 

@@ -5,8 +5,6 @@ for the environment only and never turned back into tokens. Neighbours: `convers
 the frames), `sampling.py` (the sampling loop).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

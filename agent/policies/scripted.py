@@ -4,8 +4,6 @@
 random. Experts and cheats are in `benchmarks/exploits`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random

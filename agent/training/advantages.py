@@ -7,8 +7,6 @@ Source: the weighting by 1/k is described in alphaXiv's "Reinforcing Recursive L
 batch scaling follows DAPO.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain

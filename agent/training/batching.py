@@ -7,8 +7,6 @@ The weight multiplies a row's whole token loss. The step's summed loss is divide
 `Rows.normaliser`, which depends on all rows. So the cut into micro-batches has no effect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

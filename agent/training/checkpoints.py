@@ -5,8 +5,6 @@ so every folder of that name is complete. The trainer owns its content; this mod
 `state.json`, the caller's part. Checkpoints that a run cannot continue are renamed, never deleted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
