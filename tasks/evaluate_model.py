@@ -150,10 +150,7 @@ def patient(params: Params) -> Params:
 
     Settings of a Space stay as they are: it outlives the run, and a change would rebuild it.
     """
-    if params.deploy.target == "space":
-        return params
-    idle = max(params.env.idle_timeout_s, serving.PATIENCE_S)
-    return params.model_copy(update={"env": params.env.model_copy(update={"idle_timeout_s": idle})})
+    return params if params.deploy.target == "space" else serving.patient(params)
 
 
 def require_nearly_all(
