@@ -77,8 +77,7 @@ def test_void_episodes_are_left_out_and_many_of_them_stop_the_stage():
 
 
 def test_the_baseline_weighs_levels_alike():
-    played = {"easy": [episode(1.0)] * 30, "hard": [episode(0.0)] * 10}
-    summary = gate.summarise(played)
+    summary = gate.summarise({"easy": [episode(1.0)] * 30, "hard": [episode(0.0)] * 10})
     assert summary["reward_mean"] == pytest.approx(0.4)
     assert summary["components"]["primary_objective"] == pytest.approx(0.5)
     assert summary["success_rate"] == pytest.approx(0.5)

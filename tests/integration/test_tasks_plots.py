@@ -160,8 +160,7 @@ def test_a_missing_or_broken_input_is_named_with_the_stage_that_writes_it(folder
 
 
 def test_the_reward_curve_has_the_axes_lines_and_baseline_it_promises() -> None:
-    figure = figures.reward_curve(train_table(), BASELINE, BARE)
-    (axes,) = figure.axes
+    (axes,) = figures.reward_curve(train_table(), BASELINE, BARE).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Training Step", "Reward")
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert {"trained reward", "primary objective", "before GRPO"} <= set(lines)

@@ -198,8 +198,7 @@ def test_a_password_stands_in_no_message(monkeypatch, caplog):
         runs.start_run("train", PARAMS)
     with pytest.raises(StageError, match=r"MLflow at http://127\.0\.0\.1:9 ") as asked:
         versions.champion("rlm")
-    gone = runs.client(runs.tracking_uri())
-    StageRun(gone, run.run_id).set_tags({"curriculum": "hard"})
+    StageRun(runs.client(runs.tracking_uri()), run.run_id).set_tags({"curriculum": "hard"})
     monkeypatch.setattr(runs, "experiment_id", lambda name: "1")
     # Errors as a log has them, causes included.
     raised = ["".join(traceback.format_exception(error.value)) for error in (begun, asked)]

@@ -126,8 +126,7 @@ def test_the_stage_writes_adapter_and_rows_and_again_the_same(project, server_pa
 def test_two_processes_play_and_train_one_run(project, server_params, monkeypatch, warm):
     monkeypatch.setattr(sys, "executable", warm)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    params = with_train(server_params, steps=2, processes=2)
-    assert run_stage(params) == paths.TRAINED
+    assert run_stage(with_train(server_params, steps=2, processes=2)) == paths.TRAINED
     assert (project / "models/adapter/adapter_model.safetensors").is_file()
     assert list(checkpoints.steps(train.CHECKPOINTS)) == [1, 2]
     rows = pd.read_parquet("reports/train.parquet")

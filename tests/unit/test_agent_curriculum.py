@@ -131,5 +131,4 @@ def test_a_step_always_holds_a_problem_of_the_current_level(monkeypatch):
 
 
 def test_levels_that_were_never_played_are_not_replayed():
-    curriculum = Curriculum(AUTO)
-    assert curriculum.levels_for(8, np.random.default_rng(0)) == ["hard"] * 8
+    assert Curriculum(AUTO).levels_for(8, np.random.default_rng(0)) == ["hard"] * 8

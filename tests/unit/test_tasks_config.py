@@ -60,6 +60,12 @@ def test_each_profile_resolves(profile: str) -> None:
         # A limit that rounding exceeds would fail hours of training at their end.
         least = {"float16": 0.005, "bfloat16": 0.04}[params.export.dtype]
         assert (params.export.max_logit_error or 0.0) >= least
+        # Lower rates learn nothing in so many steps, and slow turns must not end sessions.
+        assert params.train.steps * params.train.learning_rate >= 1e-3
+        assert params.env.idle_timeout_s >= 3600
+        # The prompt, one observation, and a turn.
+        least = 1000 + params.env.limits.observation_chars // 4 + params.generation.max_turn_tokens
+        assert params.generation.max_frame_tokens >= least
 
 
 def test_a_profile_starts_from_the_one_that_it_extends(folder: Path) -> None:
