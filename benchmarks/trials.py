@@ -2,12 +2,13 @@
 
 Every arm plays the same test prompts at eight papers, in the same environment, greedily and
 sampled. `moves` imitates moves drawn at random, and `GRPO` goes on from there. `best plan` is the
-best fixed plan, written by a script, with the readers of `moves`; `--sweep` finds it on training
-prompts that no demonstration showed. `untrained` is a larger model, at the prompt that explains
-the tools (`--untrained`: its name on the Hub, or a folder). Results are appended to
-benchmarks/trials.jsonl.gz at once and not made again; a killed training goes on. `--split
-validation` leaves the test prompts unseen, and its results are kept in the work folder. Opponents
-without a model are in `examples/trials/opponents.py`.
+best fixed plan of a sweep, written by a script, with the readers of `moves`; `--sweep` finds it on
+training prompts that no demonstration showed. `question` is that plan with the question as its
+query, over all papers: what the readers alone are worth. `untrained` is a larger model, at the
+prompt that explains the tools (`--untrained`: its name on the Hub, or a folder). Results are
+appended to benchmarks/trials.jsonl.gz at once and not made again; a killed training goes on.
+`--split validation` leaves the test prompts unseen, and its results are kept in the work folder.
+Opponents without a model are in `examples/trials/opponents.py`.
 """
 
 import argparse
@@ -60,6 +61,7 @@ BEST_PLAN = Move(
     shown=8,
 )
 """Found by `examples/trials/opponents.py`; who reads and what is quoted, by `--sweep`."""
+PARTS = ("intervention", "comparator", "outcome")
 SWEPT = 60
 """Training prompts of the sweep."""
 UNTAUGHT = "warmstart.kind=none"
@@ -103,6 +105,7 @@ ARMS = {
     "bare": Arm("bare", [UNTAUGHT]),
     "moves": Arm("moves"),
     "best plan": Arm("moves", plan=BEST_PLAN),
+    "question": Arm("moves", plan=replace(BEST_PLAN, parts=PARTS, words=(), paper_first=False)),
     "GRPO": Arm("moves", grpo=[]),
     "GRPO, roots only": Arm("moves", grpo=["train.inheritance=none"]),
     "untrained": Arm("untrained", [UNTAUGHT, *UNTRAINED], most=FEWER),
@@ -210,6 +213,8 @@ def measured(work: TrialsWork, name: str, seed: int) -> None:
     params = resolve(PROFILE, sets)
     torch.set_num_threads(params.threads)
     chosen = evenly(evenly(read(work.split), work.most), arm.most)
+    # Samples of two prompts or seeds must not share their random numbers.
+    chosen = [replace(one, seed=seed * 1_000_003 + k) for k, one in enumerate(chosen)]
     loaded = load_model(paths.BASE, adapter=None if arm.grpo is None else paths.TRAINED)
     with local_server(params, data=paths.PROBLEMS) as url:
         for mode in MODES:

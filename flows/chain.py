@@ -312,8 +312,7 @@ def prefect_server() -> Iterator[None]:
 
 def mark(run_id: str) -> None:
     """Write which MLflow run works here; if it is killed, the next run cleans up after it."""
-    entry = {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id}
-    write_json(MARK, entry)
+    write_json(MARK, {"run_id": run_id, "process": str(os.getpid()), "flow_run": flow_run.id})
 
 
 def unmark(run: runs.StageRun | None) -> None:

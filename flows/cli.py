@@ -34,8 +34,7 @@ class Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, in the order of the help."""
-        names = super().list_commands(ctx)
-        return [*FIRST, *(name for name in names if name not in FIRST)]
+        return [*FIRST, *(name for name in super().list_commands(ctx) if name not in FIRST)]
 
 
 app = typer.Typer(

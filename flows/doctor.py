@@ -69,8 +69,7 @@ def fitting_card(machine: Machine, profile: ProfileNeeds) -> GraphicsCard | None
 
 def best_profile(machine: Machine) -> ProfileNeeds:
     """The largest profile that a card of the machine fits; nano without one."""
-    fit = [p for p in PROFILES if not p.card_gb or fitting_card(machine, p)]
-    return fit[-1]
+    return [p for p in PROFILES if not p.card_gb or fitting_card(machine, p)][-1]
 
 
 def require_model(params: Params) -> None:

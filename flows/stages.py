@@ -75,7 +75,7 @@ def run_stage(name: str) -> None:
 
 
 def run_measurement(model: str, base_url: str | None, say: Callable[[str], object]) -> None:
-    """Play the test problems with one model under an MLflow run of its own.
+    """Play the problems of `evaluate.split` with one model under an MLflow run of its own.
 
     Args:
         model: registered, a folder, or the name that the endpoint knows.

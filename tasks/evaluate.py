@@ -74,11 +74,12 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.evaluate
     require(MODELS["before"], "warmstart")
     require(MODELS["after"], "export")
-    specs = choose(paths.TEST, settings.episodes, SEED)
+    data = paths.PROBLEMS / f"{settings.split}.parquet"
+    specs = choose(data, settings.episodes, SEED)
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)
 
-    marks = fingerprint(params, paths.BASE, paths.TEST)
+    marks = fingerprint(params, paths.BASE, data)
     own = [settings.model_dump(), params.threads, Path(__file__).read_text(encoding="utf-8")]
     marks |= {"after": folder_hash(paths.MERGED), "stage": digest(own)}
     if read_json(PLAYED / "marks.json") != marks:
@@ -215,8 +216,7 @@ def play_alone(
     lost episodes only cause a warning.
     """
     count = params.evaluate.latency_episodes
-    step = max(1, len(specs) // count)
-    some = specs[::step][:count]
+    some = specs[:: max(1, len(specs) // count)][:count]
     greedy = params.generation.greedy
     label = f"{label}, one at a time"
     played: list[Trajectory] = []
@@ -256,6 +256,7 @@ def compare(
             f"more than before ({report['after']['voids']})"
         )
     return report | {
+        "split": settings.split,
         "seed": SEED,
         "reward_mode": "reward_mean, reward, components, success_rate, stop_reasons and tokens "
         f"describe episodes sampled at T = {params.generation.temperature:g}; f1_greedy and "

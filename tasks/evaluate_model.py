@@ -54,7 +54,7 @@ def measure_model(
     base_url: str | None = None,
     say: Callable[[str], object] = print,
 ) -> Path:
-    """Play the test problems with one model; returns the report's path.
+    """Play the problems of `evaluate.split` with one model; returns the report's path.
 
     An endpoint plays the few episodes for the latency first, from which the cost of all follows.
 
@@ -77,7 +77,8 @@ def measure_model(
     run.set_tags({"kind": "evaluate", "model": model})
     torch.set_num_threads(params.threads)
     settings = params.evaluate
-    specs = evaluate.choose(paths.TEST, settings.episodes, evaluate.SEED)
+    data = paths.PROBLEMS / f"{settings.split}.parquet"
+    specs = evaluate.choose(data, settings.episodes, evaluate.SEED)
     generation = params.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
     concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames

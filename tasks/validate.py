@@ -49,8 +49,7 @@ def run(params: Params, run: StageRun) -> Path:
     from tasks.data.expectations import run_checks, suites
 
     generated = params.prepare.source == "synthetic"
-    expected = suites(params.prepare.levels, generated)
-    checks = run_checks(tables, expected)
+    checks = run_checks(tables, suites(params.prepare.levels, generated))
     by_table = {name: [check for check in checks if check.table == name] for name in tables}
     write_text(
         DOCS / "index.html",

@@ -152,6 +152,8 @@ class EvaluateSettings(Settings):
     """Comparison before and after training on the same problems and seeds."""
 
     episodes: int = Field(240, ge=20)
+    split: Literal["validation", "test"] = "test"
+    """Problems that are played, by `rlm evaluate` too."""
     bootstrap: int = Field(10_000, ge=100)
     """Bootstrap resamples."""
     latency_episodes: int = Field(20, ge=1)

@@ -55,8 +55,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
     """
     seed = str(params.prepare.synthetic.seed)
     tree = stage(with_localhost(params), "this machine's own", [], TREE)
-    build = ("build", "--quiet", "--tag", LABEL, str(tree))
-    _docker(*build, wait_s=_BUILD_S)
+    _docker("build", "--quiet", "--tag", LABEL, str(tree), wait_s=_BUILD_S)
     _remove_leftovers()
     with listener() as free:
         port = free.getsockname()[1]

@@ -150,8 +150,7 @@ class Hub:
 
     def holds(self, repo: str, kind: str, folder: Path) -> bool:
         """Whether the repository contains exactly the folder's files."""
-        doing = f"read the {kind} {repo}"
-        return not self.ask(doing, self._difference, repo, kind, folder)[1]
+        return not self.ask(f"read the {kind} {repo}", self._difference, repo, kind, folder)[1]
 
     def _commit(self, repo: str, kind: str, folder: Path) -> str:
         head, operations = self._difference(repo, kind, folder)

@@ -40,7 +40,8 @@ def project(served_folder: Path, server_params: Params, monkeypatch: pytest.Monk
     for path in evaluate.MODELS.values():
         path.mkdir(parents=True)
     monkeypatch.setattr(evaluate, "KEPT", 2)
-    few = {"episodes": EPISODES, "latency_episodes": 3, "bootstrap": 200}
+    paths.TEST.rename(paths.VALIDATION)
+    few = {"split": "validation", "episodes": EPISODES, "latency_episodes": 3, "bootstrap": 200}
     play_as(monkeypatch, before=careless(), after=fields_expert())
     return with_settings(server_params, few)
 
@@ -58,7 +59,7 @@ def short(project: Params) -> Params:
     return with_settings(project, {"episodes": 3})
 
 
-def with_settings(params: Params, settings: dict[str, int]) -> Params:
+def with_settings(params: Params, settings: dict[str, Any]) -> Params:
     """The parameters with other settings of the stage, without a check of their bounds."""
     evaluate = params.evaluate.model_copy(update=settings)
     return params.model_copy(update={"evaluate": evaluate})
@@ -86,7 +87,7 @@ def test_a_killed_run_leaves_what_it_has_played_to_the_next(short, monkeypatch, 
 def test_an_expert_is_measured_to_be_better_than_a_careless_policy(project, capsys):
     run = recorded(evaluate, project)
     told = json.loads(paths.EVALUATION.read_text())
-    assert told["n"] == EPISODES
+    assert (told["n"], told["split"]) == (EPISODES, "validation")
     assert told["after"]["f1_greedy"] > 0.9
     assert told["reward"]["ci95"][0] > 0
     assert told["reward"]["mode"] == "sampled"
@@ -106,7 +107,7 @@ def test_an_expert_is_measured_to_be_better_than_a_careless_policy(project, caps
 
     lines = [json.loads(line) for line in paths.TRANSCRIPTS.read_text().splitlines()]
     played = set(episodes.loc[episodes["difficulty"] == "easy", "problem_id"])
-    ids = [name for name in pd.read_parquet(paths.TEST)["problem_id"] if name in played]
+    ids = [name for name in pd.read_parquet(paths.VALIDATION)["problem_id"] if name in played]
     shown = [x["problem_id"] for x in lines if x["difficulty"] == "easy" and x["model"] == "after"]
     assert shown == ids[:2]  # the first of the data, not the best
     assert len(lines) == 2 * 3 * 2
