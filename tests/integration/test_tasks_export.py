@@ -90,8 +90,7 @@ def test_the_effect_is_measured_with_and_without_a_bases_adapter(models, tmp_pat
     shutil.copytree(models / "base", tmp_path / "base")
     shutil.copytree(models / "adapter", tmp_path / "base/adapter")
     monkeypatch.setattr(paths, "BASE", tmp_path / "base")
-    prompts = [[5, 6, 7, 8]]
-    monkeypatch.setattr(export, "gather_prompts", lambda *_: (prompts, "p"))
+    monkeypatch.setattr(export, "gather_prompts", lambda *_: ([[5, 6, 7, 8]], "p"))
     _, effect, whole_effect, _ = export.record_live(Params(), models / "adapter", "")
     assert effect == 0 < whole_effect  # training changed nothing, the adapter was there before
 
