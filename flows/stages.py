@@ -91,7 +91,7 @@ def run_measurement(model: str, base_url: str | None, say: Callable[[str], objec
     params = config.load_resolved()
     set_environment(params.threads)
     prepared.require_current(params)
-    require(paths.TEST, "prepare")  # before a run of MLflow fails for it
+    require(paths.PROBLEMS / f"{params.evaluate.split}.parquet", "prepare")  # before MLflow's run
     from tasks import evaluate_model
     from tasks.tracking import runs
 
