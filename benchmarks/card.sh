@@ -39,9 +39,11 @@ if [ "$mode" != cpu ]; then
 fi
 start=$SECONDS
 $python -m flows.pipeline run --profile trials "${arguments[@]}" 2>&1 | tee "$out/chain.log"
-echo "exit code ${PIPESTATUS[0]}, $((SECONDS - start)) s" | tee "$out/result.txt"
-cp reports/{zeroshot,gate,export,evaluation,promotion}.json "$out" 2> /dev/null
-$python - "$out" << 'END'
+code=${PIPESTATUS[0]}
+echo "exit code $code, $((SECONDS - start)) s" | tee "$out/result.txt"
+# Of this run only: a stage that failed leaves the report of the run before.
+find reports -maxdepth 1 -type f -newer "$out/machine.txt" -exec cp {} "$out" \;
+[ -f "$out/train.parquet" ] && $python - "$out" << 'END'
 """Print what the training took by step, peak memory, and the error of the merge."""
 import json, sys
 from pathlib import Path
@@ -49,12 +51,13 @@ from pathlib import Path
 import pandas as pd
 
 out = Path(sys.argv[1])
-rows = pd.read_parquet("reports/train.parquet")
+rows = pd.read_parquet(out / "train.parquet")
 table = rows.filter(regex="^step$|seconds|tokens|logprob|kl|reward/overall")
 table.to_csv(out / "train.csv", index=False)
 print(table.T.to_string())
 if (card := out / "card.csv").exists():
     print("peak MiB", max(int(line.split(",")[0]) for line in card.read_text().splitlines()))
-merge = json.loads(Path("reports/export.json").read_text())
+merge = json.loads((out / "export.json").read_text())
 print({name: merge[name] for name in ("logit_error", "limit", "effect") if name in merge})
 END
+exit "$code"

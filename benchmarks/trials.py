@@ -219,8 +219,7 @@ def measured(work: TrialsWork, name: str, seed: int) -> None:
     with local_server(params, data=paths.PROBLEMS) as url:
         for mode in MODES:
             row[mode] = played(policy(params, loaded, mode, arm.plan), url, chosen)
-        alone = policy(params, loaded, "greedy", arm.plan)
-        episodes = play(alone, url, chosen[:ALONE], sessions=1)
+        episodes = play(policy(params, loaded, "greedy", arm.plan), url, chosen[:ALONE], sessions=1)
         row["latency_s"] = [round(one.seconds, 3) for one in episodes]
     row["prompts"] = [one.problem_id for one in chosen]
     row["articles"] = [one.collection_id for one in chosen]

@@ -1,6 +1,7 @@
-"""Limits on lines of code and of tests: section `tool.checks` of pyproject.toml.
+"""Limits on lines, settings and words: section `tool.checks` of pyproject.toml.
 
-Lines are radon's SLOC, without blank lines, comments and docstrings.
+Lines are radon's SLOC, without blank lines, comments and docstrings. Settings are the values in
+params.resolved.yaml, words those of the documents.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from radon.raw import analyze
 
 
@@ -22,6 +24,15 @@ def sizes(limits: Mapping[str, Any], files: list[str]) -> Iterator[tuple[str, in
         modules = [f for f in files if f.endswith(".py") and f.split("/")[0] in folders]
         lines = sum(analyze(_read(file)).sloc for file in modules)
         yield f"lines of {name}", lines, limits[f"{name}_lines"]
+    resolved = yaml.safe_load(_read("params.resolved.yaml"))
+    yield "settings", leaves({**resolved, "derived": {}, "overrides": {}}), limits["settings"]
+    texts = [f for f in files if f.endswith(".md") and not f.startswith("tasks/")]  # no templates
+    yield "words", sum(len(_read(text).split()) for text in texts), limits["words"]
+
+
+def leaves(value: object) -> int:
+    """Values in nested mappings."""
+    return sum(map(leaves, value.values())) if isinstance(value, dict) else 1
 
 
 def tracked() -> list[str]:

@@ -121,6 +121,7 @@ class Chain:
             unmark(None)
             raise
         self._mlflow.set_tags({"kind": self.kind})
+        self._mlflow.log_artifact(config.RESOLVED)
         os.environ[variables.PARENT_RUN] = self._mlflow.run_id
         notifications.link_to(self._mlflow)
         return self
@@ -175,7 +176,7 @@ class Chain:
         tags = {"result": result.headline, "mlflow.note.content": note}
         tags |= lineage.tags(self.params)
         self._mlflow.set_tags(tags)
-        for path in ("dvc.lock", config.RESOLVED, "reports/index.html", "reports/plots"):
+        for path in ("dvc.lock", "reports/index.html", "reports/plots"):
             if Path(path).exists():
                 self._mlflow.log_artifact(path)
         notifications.result(note)

@@ -78,7 +78,8 @@ def set_environment(threads: int | None = None) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     # No proxy leads to this machine's own servers; httpx reads no brackets around an address.
     off = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    hosts = [*filter(None, re.sub(r"[\[\]]", "", off).split(",")), "127.0.0.1", "localhost"]
+    own = ("127.0.0.1", "localhost", os.environ.get("RLM_SERVICES_HOST", ""))
+    hosts = filter(None, [*re.sub(r"[\[\]]", "", off).split(","), *own])
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
     if getproxies().keys() - {"no"}:
         _require_readable_proxies()

@@ -3,14 +3,15 @@
 #
 # Nine sections train a model by reinforcement, in this kernel, with the objects of the library.
 # Each section needs only the ones before it. Run All works with a graphics card and without:
-# without one it trains `nano`, a model of 0.66 million parameters, in ten minutes.
+# without one it trains `nano`, a model of 0.66 million parameters, in ten minutes. With one, it
+# trains as long as the card's profile says, which is hours.
 #
 # A training that survives lost sessions, proves its result and registers it is
 # `make full ARGS="--profile NAME"`.
 
 # %% tags=["parameters"]
 PROFILE = ""  # a name in profiles/; empty: what `python -m flows.doctor` finds, or else `quick`
-SETTINGS = ["train.steps=8", "train.problems_per_step=8", "train.group_size=8"]
+SETTINGS = []  # further ones, such as "train.steps=8"
 REPOSITORY = ""  # address of the project, if this notebook is not in a checkout of it
 TRIALS = "https://github.com/jayded/evidence-inference"  # the data of the profiles for cards
 ENV_URL = ""  # address of a running environment, such as a Space; empty: start one here
@@ -19,7 +20,7 @@ ENV_URL = ""  # address of a running environment, such as a Space; empty: start 
 # ## 1. Install
 #
 # All packages have the versions of `constraints.txt`, or of `constraints-cuda.txt` with a card.
-# PyTorch's usual build is for CUDA 13.0. A driver below 580 gets the build for CUDA 12.6.
+# The kernel needs Python 3.11 or 3.12. PyTorch's usual build is for CUDA 13.0. A driver below 580 gets the build for CUDA 12.6.
 
 # %%
 import json
@@ -55,6 +56,7 @@ def doctor():
     return json.loads(told.stdout)
 
 
+assert (3, 11) <= sys.version_info < (3, 13), f"This kernel has Python {sys.version.split()[0]}."
 if not Path("dvc.yaml").exists() and Path("../dvc.yaml").exists():
     os.chdir("..")
 if not Path("dvc.yaml").exists():
@@ -96,8 +98,7 @@ print(f"torch {torch.__version__}, transformers {transformers.__version__}, trl 
 #
 # The stage `prepare` makes or reads the problems, and `validate` checks them. The bare model plays
 # ten episodes (`zeroshot`), and `warmstart` writes the base: a model that knows from demonstrations
-# how to write each move. With a card, Unsloth trains it on them, and the profiles for small cards
-# store it in 4 bits.
+# how to write each move. With a T4, Unsloth trains it on them, in 4 bits.
 
 # %%
 from agent.policies.hf_policy import load_model
@@ -105,7 +106,8 @@ from tasks import paths
 from tasks.config import load_resolved
 
 PROFILE = PROFILE or (doctor()["profile"] if cards else "quick")
-changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS)
+short = [] if cards else ["train.steps=8", "train.problems_per_step=8", "train.group_size=8"]
+changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS or short)
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
 params = load_resolved()
 if params.prepare.source == "files" and not Path(params.prepare.files.path).exists():

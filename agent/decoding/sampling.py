@@ -329,8 +329,7 @@ def _draw(
     """
     shares = torch.softmax(logits / temperature if temperature else logits, dim=-1)
     tokens = _inverse(shares, of_M, at_M) if temperature else logits.argmax(-1)[of_M]
-    chosen = shares[of_M, tokens].log()
-    return tokens.tolist(), chosen.tolist()
+    return tokens.tolist(), shares[of_M, tokens].log().tolist()
 
 
 def _inverse(shares: Tensor, of_M: Tensor, at_M: Tensor) -> Tensor:

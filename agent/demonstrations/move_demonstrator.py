@@ -71,8 +71,7 @@ class MoveDemonstrator:
             passage = passage_of(request.messages[-1].content, problem.question)
             return YES_OR_NO[_is_gold(problem, passage, self._min_cover)]
         rng = Random(f"{self._seed}/{problem.problem_id}/{episode}/{frame}")
-        move = draw(rng, self._settings, depth=min(frame, 1))
-        return block(code(move, self._settings.question))
+        return block(code(draw(rng, self._settings, depth=min(frame, 1)), self._settings.question))
 
 
 def _is_gold(problem: Problem, passage: str, cover: float) -> bool:

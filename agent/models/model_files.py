@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ TWIN = "twin"
 """Folder of a 4-bit base that has its weights in 16 bit (32 if it was written on a CPU)."""
 ADAPTER = "adapter"
 """Folder of a base that has an adapter of its own, for example of supervised training."""
+_ERRORS = (OSError, ValueError, TypeError, AttributeError, LookupError, re.error, SafetensorError)
+"""What transformers, PEFT and safetensors raise for damaged files."""
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +184,7 @@ def reading(path: str | Path, fix: str) -> Iterator[None]:
         yield
     except PolicyError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except _ERRORS as error:
         if disk_is_full(error):
             raise
         if "trust_remote_code" in str(error):

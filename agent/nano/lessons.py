@@ -185,7 +185,6 @@ def _right(model: LlamaForCausalLM, examples: Sequence[Example]) -> tuple[float,
         counts = batch.weights[:, 1:] > 0
         best = (logs.argmax(-1) == target) | ~counts
         greedy += float(best.all(-1).sum())
-        chosen = logs.gather(-1, target[..., None])[..., 0]
-        sampled += float((chosen * counts).sum(-1).exp().sum())
+        sampled += float((logs.gather(-1, target[..., None])[..., 0] * counts).sum(-1).exp().sum())
     model.train(training)
     return greedy / len(examples), sampled / len(examples)

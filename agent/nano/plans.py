@@ -244,8 +244,7 @@ def _written(text: str) -> dict[str, str]:
 def _printed(text: str, new: Sequence[str]) -> dict[str, str]:
     limit = _LIMITS.observation_chars
     cut = max(0, len(text) + 1 - limit)  # print adds a line break
-    message = prompts.cell_message(text[:limit], cut, new, "", _LIMITS)
-    return {"role": "user", "content": message}
+    return {"role": "user", "content": prompts.cell_message(text[:limit], cut, new, "", _LIMITS)}
 
 
 def with_slip(conversation: Conversation, rng: Random) -> tuple[Conversation, int | None]:

@@ -47,7 +47,7 @@ class Quote(BaseModel):
 
 
 class Answer(BaseModel):
-    """Quotes that an episode found, and its counters: the one answer of every interface."""
+    """Quotes that an episode found, and its counters. A registered model adds titles."""
 
     evidence: list[Quote] = Field([], description="by document and position; none overlap")
     unfounded: int = Field(0, description="quotes that occur in no document; they are left out")

@@ -311,5 +311,4 @@ def episode_seed(seed: int, *place: int) -> int:
         seed: seed of the run.
         place: step, slot and sample; for an extra episode also numbers that make it unique.
     """
-    state = np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)
-    return int(state[0]) >> 1
+    return int(np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)[0]) >> 1

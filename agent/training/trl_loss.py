@@ -95,7 +95,10 @@ class RowLossTrainer(GRPOTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        """TRL's loss; stores the sampled tokens' log-probabilities of rollout and trainer."""
+        """TRL's loss; keeps the sampled tokens' log-probabilities of rollout and trainer.
+
+        Those before the step stay in `inputs`, for `old_logps`.
+        """
         self._sampled_B_T = inputs["env_mask"]
         # Without old log-probabilities TRL uses the present ones, so ratios are exactly 1.
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

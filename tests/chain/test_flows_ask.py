@@ -75,8 +75,7 @@ def test_the_champion_answers_and_after_a_rollback_its_predecessor_does(folder, 
     arguments = ("--docs", str(PAPERS), QUESTION, "--json")
     code, before, told = asked(*arguments)
     assert code == NO_EVIDENCE, told
-    second = registered("expert", server_params)
-    champions.crown(second, instead_of=versions.champion("rlm"))
+    champions.crown(registered("expert", server_params), instead_of=versions.champion("rlm"))
     _, after, _ = asked(*arguments)
     _, table, _ = asked("--docs", str(PAPERS), QUESTION)
     # All sentences of the field, as the example's documents hold them; and their places.
@@ -137,8 +136,7 @@ def test_passages_are_ranked_where_no_champion_reads(folder, server_params, crow
         monkeypatch.setattr(asking, "SMALL_VOCABULARY", 0)
     if crowned:
         version = registered("expert", server_params)
-        artifact = Path(version.source) / versions.ARTIFACT
-        untaught(NanoSettings()).tokenizer.save_pretrained(artifact)
+        untaught(NanoSettings()).tokenizer.save_pretrained(Path(version.source) / versions.ARTIFACT)
         champions.crown(version, instead_of=None)
     docs = folder / "notes"
     docs.mkdir()

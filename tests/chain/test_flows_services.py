@@ -15,6 +15,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import chain
 from flows.services import processes
+from flows.services.__main__ import ui
 from tasks.errors import StageError
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def test_a_service_is_found_at_the_port_at_which_it_was_started(tmp_path, monkey
     assert (found.port, found.health) == (5001, "http://127.0.0.1:5001/health")
 
 
-def test_another_folders_server_is_not_ours_and_is_named(tmp_path, monkeypatch):
+def test_another_folders_server_is_not_ours_and_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(processes, "takes_password", lambda api: True)  # whatever it is
@@ -80,6 +81,9 @@ def test_another_folders_server_is_not_ours_and_is_named(tmp_path, monkeypatch):
         named = rf"in use by process {os.getpid()} \(.+\) in {tmp_path}\. Stop it"
         with pytest.raises(StageError, match=named):
             processes.require_port(service)
+    monkeypatch.setattr(processes, "answers", lambda health: True)
+    ui(open_pages=False)
+    assert capsys.readouterr().out.count("not running: make up") == 2
 
 
 SAYS = """
@@ -118,14 +122,17 @@ def test_a_run_goes_on_when_the_worker_that_reads_what_it_prints_is_gone(tmp_pat
 def test_own_servers_need_no_proxy_users_no_name_and_terminals_show_every_text(tmp_path):
     code = (
         "import os, pwd; pwd.getpwuid = {}.__getitem__; import flows.runtime as it;"
-        "it.set_environment(); print(os.environ['NO_PROXY'], os.environ['USER'], '✓')"
+        "it.set_environment(); print(*map(os.environ.get, ('NO_PROXY', 'USER', 'HOME')), '✓')"
     )
+    own = {"RLM_SERVICES_HOST": "10.0.0.2", "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
     behind = {"HTTP_PROXY": "http://10.0.0.1:9", "NO_PROXY": "[::1],a.example"}
-    environment = {**os.environ, **behind, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **behind, **own}
     for name in ("no_proxy", "HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
         environment.pop(name, None)
     told = subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, env=environment)
-    assert told == f"::1,a.example,127.0.0.1,localhost uid-{os.getuid()} \\u2713\n".encode()
+    hosts, *rest = told.decode().split()
+    assert hosts == "::1,a.example,127.0.0.1,localhost,10.0.0.2"
+    assert rest == [f"uid-{os.getuid()}", f"{tmp_path}/.run", "\\u2713"]
     for proxy in ("carrier-pigeon://loft:7", "socks5://127.0.0.1:9"):
         environment["ALL_PROXY"] = proxy
         told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)

@@ -105,6 +105,5 @@ def install(site: Path, *files: str) -> Path:
     for file in files:
         (folder / file).touch()  # the backport of importlib.metadata leaves missing files out
     listed = [folder / "__init__.py", *(folder / file for file in files), info / "METADATA"]
-    record = "".join(f"{path.relative_to(site)},,\n" for path in listed)
-    (info / "RECORD").write_text(record)
+    (info / "RECORD").write_text("".join(f"{path.relative_to(site)},,\n" for path in listed))
     return folder

@@ -41,8 +41,7 @@ def test_readers_choose_the_sentences_of_fields(style, server_params, server_url
         assert episode.metrics.exact_match
         assert {frame.kind for frame in episode.children(0)} == {"llm"}
         assert episode.reward > 0.85
-        begins = episode.root.turns[0].text.startswith("```repl")
-        assert begins == (style == "compact")
+        assert episode.root.turns[0].text.startswith("```repl") == (style == "compact")
 
 
 def own_problem(topic: str) -> Problem:

@@ -30,8 +30,7 @@ def test_a_merge_onto_the_twin_behaves_like_the_4_bit_model_and_its_adapter(tmp_
     merge(base, adapter, tmp_path / "merged", dtype=form)
     merged, _ = load_model(tmp_path / "merged", dtype=dtype)
     assert not getattr(merged, "is_quantized", False)
-    found = measure(live, merged)
-    assert judge(found, effect, error_limit(form, arithmetic)) == []
+    assert judge(measure(live, merged), effect, error_limit(form, arithmetic)) == []
     assert effect > 0.05
 
 

@@ -223,6 +223,5 @@ def test_training_raises_the_reward(tmp_path):
         return groups
 
     changed = {"steps": 12, "learning_rate": 0.03, "group_size": 8, "max_step_kl": 1e9}
-    settings = SETTINGS.model_copy(update=changed)
-    make_trainer(tmp_path, settings, rollout=rollout).resume(None)
+    make_trainer(tmp_path, SETTINGS.model_copy(update=changed), rollout=rollout).resume(None)
     assert np.mean(means[-5:]) > np.mean(means[:5]) + 0.2

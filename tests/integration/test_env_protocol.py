@@ -50,8 +50,7 @@ def answer(address: tuple[str, int], request: bytes) -> bytes:
     "request_", [CHUNKED, CHUNKED.replace(b"chunked", b"gzip, chunked"), CHUNKED + b"1\r\na\r\n"]
 )
 def test_chunks_are_refused_with_the_way_out(address: tuple[str, int], request_: bytes) -> None:
-    told = answer(address, request_)
-    head, _, body = told.partition(b"\r\n\r\n")
+    head, _, body = answer(address, request_).partition(b"\r\n\r\n")
     assert head.startswith((b"HTTP/1.1 411 ", b"HTTP/1.1 501 ", b"HTTP/1.1 400 "))
     if b"411" in head:
         assert b"Content-Length: %d" % len(body) in head

@@ -10,7 +10,7 @@ from helpers.chain_runs import copy_project
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = (
     *("env/server/sandbox", "env/chat_tokens.py", "env/ranking.py", "env/passages.py"),
-    *("env/words.py", "env/settings.py", "env/errors.py", "rewards/settings.py"),
+    *("env/words.py", "env/settings.py", "env/errors.py", "env/cgroups.py", "rewards/settings.py"),
 )
 EMPTY = ("env/__init__.py", "env/server/__init__.py", "rewards/__init__.py")
 
@@ -22,8 +22,9 @@ def test_the_documents_example_runs_where_nothing_else_is(tmp_path: Path) -> Non
     for path in EMPTY:
         (tmp_path / path).touch()
     match = re.search(r"```python\n(.*?)```\nprints\n```text\n(.*?)```", text, re.DOTALL)
-    found = f"all(one.__file__.startswith({str(tmp_path)!r}) for one in (env, rewards))"
-    code = f"{match.group(1)}\nimport env, rewards\nassert {found}\n"
+    ours = "[m for name, m in sys.modules.items() if name.split('.')[0] in ('env', 'rewards')]"
+    found = f"all(one.__file__.startswith({str(tmp_path)!r}) for one in {ours})"
+    code = f"{match.group(1)}\nimport sys\nassert {found}\n"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

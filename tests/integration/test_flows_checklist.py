@@ -27,6 +27,7 @@ def test_faults_leave_their_points_open(repository: Path) -> None:
 
 
 def test_the_command_succeeds_where_no_point_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checklist.notebook()[0] == "met"
     points = {"one": lambda: ("met", "it is there"), "other": lambda: ("stand-in", "nearly")}
     monkeypatch.setattr(checklist, "POINTS", points)
     told = CliRunner().invoke(cli.app, ["checklist"])
@@ -39,8 +40,7 @@ def test_a_damaged_report_leaves_only_its_point_open(repository, monkeypatch):
     (repository / "reports").mkdir()
     (repository / "reports/evaluation.json").write_text('{"n": ')
     names = ["before and after", "four defended components", "Space is live"]
-    points = {name: checklist.POINTS[name] for name in names}
-    monkeypatch.setattr(checklist, "POINTS", points)
+    monkeypatch.setattr(checklist, "POINTS", {name: checklist.POINTS[name] for name in names})
     done = CliRunner().invoke(cli.app, ["checklist"])
     assert done.exit_code == 1, done.exception
     told = " ".join(done.stdout.replace("│", " ").split())

@@ -96,8 +96,7 @@ def test_a_copy_is_refused_until_it_has_no_store(original: Path, tmp_path: Path)
 def test_a_moved_project_reads_its_files_after_the_command_of_the_refusal(original, tmp_path):
     moved = original.rename(tmp_path / "moved here")
     with in_folder(moved):
-        command = re.search("moved, run `(.+)`", refused(original))
-        subprocess.run(command[1], shell=True, check=True)
+        subprocess.run(re.search("moved, run `(.+)`", refused(original))[1], shell=True, check=True)
         assert "1" in rlm("models").output
         assert read() == ["weights"]
 

@@ -83,8 +83,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_table().to_parquet(reports / "train.parquet")
     for name, content in files.items():
         (reports / f"{name}.json").write_text(json.dumps(content))
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (reports / "transcripts.jsonl").write_text(text)
+    (reports / "transcripts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return reports
 
 
@@ -189,8 +188,7 @@ def test_the_first_pair_is_the_one_whose_gain_is_nearest_to_the_mean() -> None:
         for key, gain in gains.items()
         for model, reward in (("before", 0.2), ("after", 0.2 + gain))
     ]
-    shown = [before[0]["problem_id"] for before, _ in html.pair(items)]
-    assert shown == ["c", "b", "a"]
+    assert [before[0]["problem_id"] for before, _ in html.pair(items)] == ["c", "b", "a"]
 
 
 def test_a_gain_that_may_be_chance_and_voids_by_cause_are_told(folder: Path) -> None:

@@ -70,8 +70,7 @@ def test_a_run_that_is_killed_while_it_is_described_is_found(monkeypatch):
     monkeypatch.setattr(runs.StageRun, "log_params", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         runs.start_run("gate", PARAMS, parent.run_id, begun=begun.append)
-    found = runs.find_child(parent.run_id, "gate")
-    assert [found.info.run_id] == begun
+    assert [runs.find_child(parent.run_id, "gate").info.run_id] == begun
 
 
 @pytest.mark.parametrize(
