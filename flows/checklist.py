@@ -192,8 +192,7 @@ def reward_figure() -> tuple[State, str]:
 
     train = plots.read_train(paths.TRAIN_ROWS)
     baseline = read_report(paths.BASELINE, "gate")
-    zero_shot = read_report(paths.ZERO_SHOT, "zeroshot")
-    axes = figures.reward_curve(train, baseline, zero_shot).axes[0]
+    axes = figures.reward_curve(train, baseline, read_report(paths.ZERO_SHOT, "zeroshot")).axes[0]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
     legend = axes.get_legend() or axes.figure.legends[0]
     named = [text.get_text() for text in legend.get_texts()]

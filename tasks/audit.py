@@ -108,8 +108,7 @@ def method_and_field(problem: Problem) -> list[dict[str, Any]]:
 
 def plain_f1(problem: Problem, answer: Any) -> float:
     """Plain character F1 of an answer, in [0, 1]."""
-    located = locate(answer, problem.texts, RewardSettings())
-    return span_f1(located.retrieved, problem.places).f1
+    return span_f1(locate(answer, problem.texts, RewardSettings()).retrieved, problem.places).f1
 
 
 def choose(folder: Path, count: int) -> list[Problem]:

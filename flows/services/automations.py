@@ -9,18 +9,28 @@ from pathlib import Path
 
 import yaml
 
+from tasks.errors import StageError
+
 FILE = Path(__file__).with_name("automations.yaml")
 
 
 def apply() -> None:
-    """Make the server's automations of these names equal to the file's."""
+    """Make the server's automations of these names equal to the file's.
+
+    Raises:
+        StageError: the server has stopped.
+    """
+    import httpx
     from prefect import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    with get_client(sync_client=True) as client:
-        for entry in yaml.safe_load(FILE.read_text(encoding="utf-8"))["automations"]:
-            core = AutomationCore.model_validate(entry)
-            if automations := client.read_automations_by_name(entry["name"]):
-                client.update_automation(automations[0].id, core)
-            else:
-                client.create_automation(core)
+    cores = map(AutomationCore.model_validate, yaml.safe_load(FILE.read_text())["automations"])
+    try:
+        with get_client(sync_client=True) as client:
+            for core in cores:
+                if automations := client.read_automations_by_name(core.name):
+                    client.update_automation(automations[0].id, core)
+                else:
+                    client.create_automation(core)
+    except httpx.TransportError as error:
+        raise StageError("Prefect's server has stopped. Run make up again.") from error

@@ -79,8 +79,7 @@ def with_localhost(params: Params) -> Params:
 
     In a container, it cannot tell by its own address that only this machine reaches it.
     """
-    hosts = [*params.env.allowed_hosts, "localhost"]
-    env = params.env.model_copy(update={"allowed_hosts": hosts})
+    env = params.env.model_copy(update={"allowed_hosts": [*params.env.allowed_hosts, "localhost"]})
     return params.model_copy(update={"env": env})
 
 

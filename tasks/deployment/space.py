@@ -92,8 +92,7 @@ def deployed(params: Params, data: Path | None) -> Access:
     commit = space.publish(tree, values, secrets)
     token = hub.token if settings.private else None
     url = space.wait(commit, token)
-    report = {"space": name, "commit": commit, "url": url, "private": settings.private}
-    write_json(REPORT, report)
+    write_json(REPORT, {"space": name, "commit": commit, "url": url, "private": settings.private})
     return Access(url, token, own_key)
 
 

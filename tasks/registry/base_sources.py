@@ -95,8 +95,7 @@ def _copy(params: Params, source: Path, folder: Path) -> None:
 
 
 def _write_provenance(base: Path, provenance: dict[str, Any]) -> None:
-    text = json.dumps(provenance, indent=2) + "\n"
-    (base / PROVENANCE).write_text(text, encoding="utf-8")
+    (base / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
 
 
 def wanted(params: Params) -> ModelVersion:

@@ -7,14 +7,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
+import httpx
 import psutil
 import pytest
 from helpers.services import python
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import chain
-from flows.services import processes
+from flows.services import automations, processes
 from flows.services.__main__ import ui
 from tasks.errors import StageError
 
@@ -84,6 +86,12 @@ def test_another_folders_server_is_not_ours_and_is_named(tmp_path, monkeypatch, 
     monkeypatch.setattr(processes, "answers", lambda health: True)
     ui(open_pages=False)
     assert capsys.readouterr().out.count("not running: make up") == 2
+
+
+def test_a_server_that_stops_while_services_start_is_one_message(monkeypatch):
+    monkeypatch.setattr("prefect.get_client", Mock(side_effect=httpx.ConnectError("refused")))
+    with pytest.raises(StageError, match=r"Run make up again"):
+        automations.apply()
 
 
 SAYS = """

@@ -99,8 +99,7 @@ def test_texts_are_split_as_smollm_learnt_and_eos_but_no_padding_ends_a_turn(pac
     pieces = own.backend_tokenizer.pre_tokenizer.pre_tokenize_str("\n\n12 a  3")
     assert [piece for piece, _ in pieces] == ["ĊĊ", "1", "2", "Ġa", "ĠĠ", "3"]
     assert own.decode(own.encode("Yes . No , it 's")) == "Yes . No , it 's"
-    asked = own.decode(chat.first([Message(role="user", content="Hi")]))
-    assert asked == (
+    assert own.decode(chat.first([Message(role="user", content="Hi")])) == (
         "<|im_start|>system\nBe helpful.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
         "<|im_start|>assistant\n"
     )

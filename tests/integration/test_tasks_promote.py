@@ -238,8 +238,7 @@ def test_somebody_else_became_champion_meanwhile(played, server_params):
 
     def meanwhile(version: Any, report: Any) -> None:
         write(version, report | {"rule": "longer than a tag once could be" * 200})
-        store = runs.client(runs.tracking_uri())
-        store.set_registered_model_alias("rlm", "champion", "2")
+        runs.client(runs.tracking_uri()).set_registered_model_alias("rlm", "champion", "2")
 
     challenger("0.7 third")
     patched = mock.patch.object(champions, "write_decision", meanwhile)

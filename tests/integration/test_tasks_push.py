@@ -31,8 +31,7 @@ def pushed() -> float:
     """Files that the stage pushed."""
     with runs.stage_run("push", PARAMS) as run:
         push.run(PARAMS, run)
-    metrics = run.client.get_run(run.run_id).data.metrics
-    return float(metrics["push/files_pushed"])
+    return float(run.client.get_run(run.run_id).data.metrics["push/files_pushed"])
 
 
 def test_what_is_tracked_is_pushed_once(repository: Path) -> None:

@@ -105,8 +105,7 @@ def test_what_the_version_was_trained_on_goes_from_model_to_model(registry: Path
     (registry / "artifacts/trained.json").write_text(json.dumps(["earlier"]))
     recorded(warmstart, THIRD)
     Path("data/problems").mkdir(parents=True)
-    asked = pd.DataFrame({"question": ["How many, in all?", "How many in all"]})
-    asked.to_parquet(paths.TRAIN)
+    pd.DataFrame({"question": ["How many, in all?", "How many in all"]}).to_parquet(paths.TRAIN)
     fresh = json.loads(trained_questions.write(Params()).read_text())
     assert fresh == ["earlier"]  # synthetic problems are new each time
     own = Params.model_validate({"prepare": {"source": "files"}})

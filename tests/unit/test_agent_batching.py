@@ -213,8 +213,7 @@ def test_padding_is_on_the_right_and_the_context_holds_no_sampled_token():
     (batch,) = micro_batches([rows[0, 0], rows[0, 2]], most_tokens=16, pad_id=99, trees=False)
     assert batch.ids_B_T.tolist() == [[12, 13, 14, *[99] * 5], [1, 2, 3, 4, 5, 6, 7, 8]]
     assert batch.attention_B_T.tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8]
-    sampled = batch.env_mask_B_T.any(0).tolist()
-    assert sampled[: batch.context + 1] == [False, False, True]
+    assert batch.env_mask_B_T.any(0).tolist()[: batch.context + 1] == [False, False, True]
 
 
 @pytest.mark.parametrize(("field", "word"), [("logprobs", "0 log-prob"), ("prompt_ids", "prompt")])
