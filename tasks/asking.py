@@ -195,7 +195,8 @@ def ranked_passages(
 ) -> AskedAnswer:
     """Answer with the best passage and those around it, which no model reads.
 
-    They're ranked by meaning where all-MiniLM-L6-v2 is installed, else by the words they share.
+    They're ranked by meaning where all-MiniLM-L6-v2 is installed and finds a close one, else by the
+    words they share, which finds names that it doesn't know.
 
     Raises:
         StageError: the question cannot be asked.
@@ -205,7 +206,8 @@ def ranked_passages(
     require_askable(Question(question, documents, seed), params)
     began = time.monotonic()
     with as_stage_error():  # the model may be broken
-        found = (by_meaning if installed() else rank)(documents, question, PASSAGES)
+        close = by_meaning(documents, question, PASSAGES) if installed() else []
+        found = close or rank(documents, question, PASSAGES)
     quotes = []
     for name, text in near(documents, found, NEAR_CHARS):
         start = documents[name].index(text)

@@ -102,8 +102,7 @@ def sweep(problems: Sequence[Problem], params: Params) -> Query:
             query = Query(some, words, first, max(QUOTED))
             found = search(problem, query, query.quoted, params)
             for quoted in QUOTED:
-                score = agreement(problem, found[:quoted], params)
-                sums[replace(query, quoted=quoted)] += score.f1
+                sums[replace(query, quoted=quoted)] += agreement(problem, found[:quoted], params).f1
     return max(sums, key=lambda query: sums[query])
 
 

@@ -120,5 +120,4 @@ def _settings(params: Params, notes: list[str], splits: Sequence[Split] | None) 
     sections["env"]["splits"] = splits and list(splits)
     synthetic = params.prepare.synthetic.model_dump(mode="json", exclude={"seed"})
     sections["prepare"] = {"source": params.prepare.source, "synthetic": synthetic}
-    head = "".join(f"# {note}\n" for note in notes)
-    return head + yaml.safe_dump(sections, sort_keys=False)
+    return "".join(f"# {note}\n" for note in notes) + yaml.safe_dump(sections, sort_keys=False)

@@ -169,7 +169,7 @@ def test_a_mute_champion_leaves_ranked_passages(folder, server_params, question,
 
 
 @pytest.mark.parametrize(("cosine", "code"), [(0.46, 0), (0.44, NO_EVIDENCE)])
-def test_an_installed_model_ranks_by_meaning_or_finds_nothing(folder, cosine, code, monkeypatch):
+def test_an_installed_model_ranks_by_meaning_or_else_by_words(folder, cosine, code, monkeypatch):
     class Meaning:
         def scores(self, question: str, texts: list[str]) -> list[float]:
             return [cosine if "looms" in text else 0.1 for text in texts]
@@ -183,6 +183,7 @@ def test_an_installed_model_ranks_by_meaning_or_finds_nothing(folder, cosine, co
     found, told, _ = asked("--docs", ".", "Deliveries?", "--json")
     assert found == code
     assert ("No passage is close" in asked("--docs", ".", "Deliveries?")[1]) == bool(code)
+    assert "14 May" in asked("--docs", ".", "When do the looms arrive?")[1]
     quotes = [quote["text"] for quote in json.loads(told)["evidence"]]
     assert quotes[:1] == ([] if code else ["The looms arrive on 14 May."])
     assert json.loads(told)["model"] == "search by all-MiniLM-L6-v2 (no model)"

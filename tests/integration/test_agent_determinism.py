@@ -58,8 +58,7 @@ def logprobs(trees: list[Trajectory]) -> np.ndarray:
 def test_the_order_of_batching_changes_no_episode(one_thread, server_params, server_problems):
     from helpers.untaught import untaught
 
-    settings = NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64))
-    base = untaught(settings)
+    base = untaught(NanoSettings(model=NanoModelSettings(hidden=64, layers=2, heads=2, mlp=64)))
     limits = server_params.env.limits.model_copy(update={"max_turns": 3})
     env = server_params.env.model_copy(update={"limits": limits})
     ids = server_problems.ids("train", "easy")

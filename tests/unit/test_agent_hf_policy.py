@@ -109,8 +109,7 @@ def test_a_full_gpu_names_the_settings_to_lower(monkeypatch):
 
 
 def test_limits_end_turns_and_frames_with_length():
-    policy = policy_of(max_frame_tokens=150)
-    played = converse(policy, list(range(6)), 12)
+    played = converse(policy_of(max_frame_tokens=150), list(range(6)), 12)
     for turns in played:
         assert sum(len(turn.prompt_ids) + len(turn.sampled_ids) for turn in turns) <= 150
         assert all(len(turn.sampled_ids) <= 24 for turn in turns)
