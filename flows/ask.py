@@ -240,8 +240,7 @@ def show(reply: AskedAnswer, params: Params, about: str, spent: str) -> None:
 
     answer = reply.answer
     for quote in answer.evidence:
-        place = f"{visible(quote.document)}, characters {quote.start}-{quote.end}"
-        typer.secho(place, bold=True)
+        typer.secho(f"{visible(quote.document)}, characters {quote.start}-{quote.end}", bold=True)
         typer.echo(f"{visible(quote.text)}\n")
     if not answer.evidence:
         typer.echo(asking.verdict(reply))

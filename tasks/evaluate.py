@@ -95,8 +95,7 @@ def run(params: Params, run: StageRun) -> Path:
             alone[name] = seconds_of(play_alone(path, url, specs, params, label=name))
     rows = {name: rows_of(modes, name) for name, modes in played.items()}
     report = compare(rows, alone, params)
-    examples = chosen(played, KEPT)
-    sample = [transcript(episode, name, "greedy") for name, episode in examples]
+    sample = [transcript(episode, name, "greedy") for name, episode in chosen(played, KEPT)]
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     write_text(paths.TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))

@@ -111,8 +111,7 @@ def _row(frame: FrameRecord, wrong: Collection[int]) -> DemonstrationRow:
     for number, turn in enumerate(frame.turns):
         row["input_ids"] += turn.prompt_ids + turn.sampled_ids
         row["labels"] += [IGNORED] * len(turn.prompt_ids)
-        skipped = [IGNORED] * len(turn.sampled_ids)
-        row["labels"] += skipped if number in wrong else turn.sampled_ids
+        row["labels"] += [IGNORED] * len(turn.sampled_ids) if number in wrong else turn.sampled_ids
     return row
 
 

@@ -12,30 +12,26 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
-from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
 from threading import Event, Lock, Semaphore, Thread
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import httpx2  # openai's HTTP client
 import openai
 
 from agent.errors import PolicyError, StoppedError
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
+from agent.policies.bounded_client import EMPTY, BoundedClient
 from agent.policies.fences import in_grammar
 from agent.settings import GenerationSettings, refuse_password
 from env.chat_tokens import without_thought
 
 _PERMANENT = frozenset({401, 402, 403, 404})
 """Statuses of a wrong key, an empty account, a missing permission, a wrong address or model."""
-_EMPTY = "insufficient_quota"
-"""OpenAI's code of an empty account; its status 429 is that of a quota."""
 _LOADING = 503
 """Status of a server that loads its model."""
 _GONE_AFTER = 16
@@ -44,14 +40,8 @@ _CHECKED = 3
 """Tries of a test question, since a wrong address should be told soon."""
 _SHOWN = 400
 """Characters of an endpoint's message that are shown."""
-_MOST_BYTES = 16_000_000
-"""Size of an answer, unpacked; the longest completion is far below."""
 _MOST_TOKENS = 10**9
 """Tokens of one answer that are believed; a float has no room for every integer."""
-_CONNECT_S = 10.0
-"""Seconds that a connection may take."""
-_ONCE = {"x-should-retry": "false"}
-"""Header that openai obeys."""
 _HELLO = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Say yes."}]
 """Test question, in the roles of a frame's first prompt."""
 _NOTICE_S = 0.2
@@ -78,62 +68,6 @@ _LENGTH = re.compile(
 )
 """What servers say of a conversation that exceeds the model's context."""
 _LOG = logging.getLogger(__name__)
-
-
-class _BoundedClient(openai.DefaultHttpxClient):
-    """HTTP client that bounds a whole answer in time and size.
-
-    httpx bounds the wait for each part only: headers or a body that trickle would never end.
-
-    Args:
-        answer_s: seconds from the request to the end of its answer.
-    """
-
-    def __init__(self, answer_s: float) -> None:
-        times = httpx2.Timeout(answer_s + 1.0, connect=min(answer_s, _CONNECT_S))
-        # A redirect would send the question and the documents to another host.
-        super().__init__(timeout=times, follow_redirects=False)
-        self._answer_s = answer_s
-
-    def send(self, request: httpx2.Request, **kwargs: Any) -> httpx2.Response:
-        """The answer, completely read; status 504 if it does not end, and openai asks once.
-
-        Raises:
-            openai.APIConnectionError: it is too long.
-        """
-        answer: Future[httpx2.Response] = Future()
-
-        def read() -> None:
-            try:
-                answer.set_result(self._read(request, kwargs))
-            except BaseException as error:
-                answer.set_exception(error)
-
-        # Nothing can interrupt the client while it reads headers.
-        Thread(target=read, name="answer", daemon=True).start()
-        if not wait([answer], self._answer_s).done:
-            fault = f"its answer did not end within {self._answer_s:g} s"
-            return httpx2.Response(504, headers=_ONCE, text=fault, request=request)
-        return answer.result()
-
-    def _read(self, request: httpx2.Request, kwargs: dict[str, Any]) -> httpx2.Response:
-        deadline = time.monotonic() + self._answer_s + 1.0  # nobody waits by then
-        response = super().send(request, **(kwargs | {"stream": True}))
-        body = bytearray()
-        with closing(response):
-            for part in response.iter_bytes():
-                body += part
-                if len(body) > _MOST_BYTES or time.monotonic() > deadline:
-                    fault = f"its answer has more than {_MOST_BYTES // 1_000_000} MB"
-                    raise openai.APIConnectionError(message=fault, request=request)
-        headers = response.headers.copy()
-        for name in ("content-encoding", "transfer-encoding", "content-length"):
-            headers.pop(name, None)
-        if _EMPTY.encode() in body:
-            headers |= _ONCE
-        return httpx2.Response(
-            response.status_code, headers=headers, content=bytes(body), request=request
-        )
 
 
 @dataclass
@@ -229,7 +163,7 @@ class EndpointPolicy:
             api_key=self._key or "none",
             timeout=timeout_s,
             max_retries=attempts - 1,
-            http_client=_BoundedClient(timeout_s),
+            http_client=BoundedClient(timeout_s),
         )
         self._lock = Lock()
         self._frames: dict[FrameKey, list[dict[str, str]]] = {}
@@ -488,7 +422,7 @@ def _why_cut(choice: Any) -> str:
 def _is_permanent(error: BaseException) -> bool:
     """Whether neither a pause nor another prompt helps: key, account, address or model."""
     return isinstance(error, openai.APIStatusError) and (
-        error.status_code in _PERMANENT or _EMPTY in (error.code, error.type)
+        error.status_code in _PERMANENT or EMPTY in (error.code, error.type)
     )
 
 

@@ -55,5 +55,4 @@ def strangers(size: int) -> tuple[str, ...]:
 
 def _name(number: int) -> str:
     first = FIRST[number % len(FIRST)]
-    second = SECOND[(number + number // len(FIRST)) % len(SECOND)]
-    return f"{first.capitalize()}a{second}"
+    return f"{first.capitalize()}a{SECOND[(number + number // len(FIRST)) % len(SECOND)]}"
