@@ -293,7 +293,8 @@ def _by_document(
 
 
 def _evidence_only(problem: Problem) -> Problem:
-    papers = tuple(paper for paper in problem.papers if paper.paper_id in problem.gold_papers)
+    gold = problem.gold_papers
+    papers = tuple(paper for paper in problem.papers if paper.paper_id in gold)
     return problem.model_copy(update={"papers": papers})
 
 

@@ -211,8 +211,7 @@ class Hub:
             )
         answers = (getattr(cause, "response", None) for cause in _chain(error))
         status = next((answer.status_code for answer in answers if answer is not None), None)
-        refused = ConfigError if status in _OURS else StageError
-        return refused(
+        return (ConfigError if status in _OURS else StageError)(
             f"{where} refuses (status {status}: {said}). Check deploy.space.name "
             f"and that HF_TOKEN, or the login of `hf auth login`, may do this, {_AGAIN}"
         )
