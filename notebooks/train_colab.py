@@ -20,7 +20,8 @@ ENV_URL = ""  # address of a running environment, such as a Space; empty: start 
 # ## 1. Install
 #
 # All packages have the versions of `constraints.txt`, or of `constraints-cuda.txt` with a card.
-# The kernel needs Python 3.11 or 3.12. PyTorch's usual build is for CUDA 13.0. A driver below 580 gets the build for CUDA 12.6.
+# The kernel needs Python 3.11 or 3.12. PyTorch's usual build is for CUDA 13.0. A driver below 580
+# gets the build for CUDA 12.6.
 
 # %%
 import json
