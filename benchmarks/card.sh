@@ -11,6 +11,7 @@ mode=${1:-bf16}
 out=reports/card/$mode
 python=.venv/bin/python
 mkdir -p "$out"
+rm -f "$out"/*.json "$out"/*.parquet "$out"/*.csv
 export HF_HUB_OFFLINE=1 PYTORCH_ALLOC_CONF=expandable_segments:True
 if [ "$mode" = fp16 ]; then
   printf 'import torch\ntorch.cuda.is_bf16_supported = lambda *a, **k: False\n' > "$out/sitecustomize.py"
@@ -41,7 +42,7 @@ start=$SECONDS
 $python -m flows.pipeline run --profile trials "${arguments[@]}" 2>&1 | tee "$out/chain.log"
 code=${PIPESTATUS[0]}
 echo "exit code $code, $((SECONDS - start)) s" | tee "$out/result.txt"
-# Of this run only: a stage that failed leaves the report of the run before.
+# Reports of this run only: after a failure, those of the run before are still there.
 find reports -maxdepth 1 -type f -newer "$out/machine.txt" -exec cp {} "$out" \;
 [ -f "$out/train.parquet" ] && $python - "$out" << 'END'
 """Print what the training took by step, peak memory, and the error of the merge."""

@@ -1,7 +1,7 @@
 """Limits on lines, settings and words: section `tool.checks` of pyproject.toml.
 
-Lines are radon's SLOC, without blank lines, comments and docstrings. Settings are the values in
-params.resolved.yaml, words those of the documents.
+Lines are radon's SLOC, without blank lines, comments and docstrings. Settings are those of
+`tasks/config`, words those of the documents.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from radon.raw import analyze
+
+from tasks.config.params import Params
 
 
 def sizes(limits: Mapping[str, Any], files: list[str]) -> Iterator[tuple[str, int, int]]:
@@ -24,8 +25,7 @@ def sizes(limits: Mapping[str, Any], files: list[str]) -> Iterator[tuple[str, in
         modules = [f for f in files if f.endswith(".py") and f.split("/")[0] in folders]
         lines = sum(analyze(_read(file)).sloc for file in modules)
         yield f"lines of {name}", lines, limits[f"{name}_lines"]
-    resolved = yaml.safe_load(_read("params.resolved.yaml"))
-    yield "settings", leaves({**resolved, "derived": {}, "overrides": {}}), limits["settings"]
+    yield "settings", leaves(Params().model_dump()), limits["settings"]
     texts = [f for f in files if f.endswith(".md") and not f.startswith("tasks/")]  # no templates
     yield "words", sum(len(_read(text).split()) for text in texts), limits["words"]
 

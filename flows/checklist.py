@@ -120,7 +120,7 @@ def reserved_names() -> tuple[State, str]:
 
 
 def space() -> tuple[State, str]:
-    """Whether the environment runs in a Space."""
+    """Whether the environment runs in a Space, whose address is handed in."""
     report = read_report(paths.DEPLOYMENT, "deploy")
     if report["target"] == "space":
         return "met", f"{report['url']} played an episode"
@@ -217,14 +217,6 @@ def merged_save() -> tuple[State, str]:
     )
 
 
-def submission() -> tuple[State, str]:
-    """Whether the address to hand in is that of a Space."""
-    report = read_report(paths.DEPLOYMENT, "deploy")
-    if report["target"] == "space":
-        return "met", str(report["url"])
-    return "person", "hand in the Space's address, once it is live"
-
-
 POINTS: dict[str, Callable[[], tuple[State, str]]] = {
     "latest OpenEnv release": latest_openenv,
     "manifest is valid": manifest,
@@ -242,7 +234,6 @@ POINTS: dict[str, Callable[[], tuple[State, str]]] = {
     "baseline and axes of the curve": reward_figure,
     "before and after": before_and_after,
     "merged save, checked": merged_save,
-    "address to hand in": submission,
 }
 
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import getproxies
 
+from env import variables
 from tasks import paths
 from tasks.errors import StageError
 
@@ -78,7 +79,7 @@ def set_environment(threads: int | None = None) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     # No proxy leads to this machine's own servers; httpx reads no brackets around an address.
     off = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    own = ("127.0.0.1", "localhost", os.environ.get("RLM_SERVICES_HOST", ""))
+    own = ("127.0.0.1", "localhost", os.environ.get(variables.SERVICES_HOST, ""))
     hosts = filter(None, [*re.sub(r"[\[\]]", "", off).split(","), *own])
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
     if getproxies().keys() - {"no"}:

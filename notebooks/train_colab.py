@@ -4,14 +4,14 @@
 # Nine sections train a model by reinforcement, in this kernel, with the objects of the library.
 # Each section needs only the ones before it. Run All works with a graphics card and without:
 # without one it trains `nano`, a model of 0.66 million parameters, in ten minutes. With one, it
-# trains as long as the card's profile says, which is hours.
+# trains as long as the card's profile says: hours, and more than a session of Colab on a T4.
 #
 # A training that survives lost sessions, proves its result and registers it is
 # `make full ARGS="--profile NAME"`.
 
 # %% tags=["parameters"]
 PROFILE = ""  # a name in profiles/; empty: what `python -m flows.doctor` finds, or else `quick`
-SETTINGS = []  # further ones, such as "train.steps=8"
+SETTINGS = []  # further ones, such as "train.steps=8", which a T4 ends in a session
 REPOSITORY = ""  # address of the project, if this notebook is not in a checkout of it
 TRIALS = "https://github.com/jayded/evidence-inference"  # the data of the profiles for cards
 ENV_URL = ""  # address of a running environment, such as a Space; empty: start one here
@@ -108,7 +108,7 @@ from tasks.config import load_resolved
 
 PROFILE = PROFILE or (doctor()["profile"] if cards else "quick")
 short = [] if cards else ["train.steps=8", "train.problems_per_step=8", "train.group_size=8"]
-changes = " ".join(f"--set {shlex.quote(setting)}" for setting in SETTINGS or short)
+changes = " ".join(f"--set {shlex.quote(setting)}" for setting in [*short, *SETTINGS])
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
 params = load_resolved()
 if params.prepare.source == "files" and not Path(params.prepare.files.path).exists():

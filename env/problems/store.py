@@ -174,8 +174,7 @@ def _gold_papers(row: Mapping[str, Any] | Problem) -> int:
         return 0 if row.candidates else len(row.gold_papers)
     if isinstance(row.get(CANDIDATES), str) and json.loads(row[CANDIDATES]):
         return 0
-    facts = json.loads(row["evidence"])
-    return len({span["paper_id"] for fact in facts for span in fact["spans"]})
+    return len({span["paper_id"] for fact in json.loads(row["evidence"]) for span in fact["spans"]})
 
 
 def read_columns(

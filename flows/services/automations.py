@@ -24,7 +24,9 @@ def apply() -> None:
     from prefect import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    cores = map(AutomationCore.model_validate, yaml.safe_load(FILE.read_text())["automations"])
+    cores = map(
+        AutomationCore.model_validate, yaml.safe_load(FILE.read_text("utf-8"))["automations"]
+    )
     try:
         with get_client(sync_client=True) as client:
             for core in cores:

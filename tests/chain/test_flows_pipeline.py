@@ -170,7 +170,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
         curve = store.get_metric_history(run.info.run_id, "reward/overall")
         assert [point.step for point in curve] == list(range(1, len(curve) + 1)) != []
     kept = store.list_artifacts(parent.info.run_id)
-    assert "dvc.lock" in [file.path for file in kept]
+    assert {"dvc.lock", "params.resolved.yaml"} <= {file.path for file in kept}
     for name in stages.STAGES:
         child = runs(name)[0]
         assert child.info.status == "FINISHED", name

@@ -192,7 +192,6 @@ GPTQ = {"quantization_config": {"quant_method": "gptq"}}
 OWN = {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own"}}
 SLIDING = {"use_sliding_window": True, "sliding_window": 16}
 SLIDING |= {"layer_types": ["sliding_attention"] * 2}
-LISTED = b"\2\0\0\0\0\0\0\0[]"  # a header of another kind
 UNFIT: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickled"),
     (lambda f: (f / "model.safetensors").unlink(), "no weights"),
@@ -203,7 +202,6 @@ UNFIT: list[tuple[Callable[[Path], object], str]] = [
     (lambda f: (f / "adapter_config.json").write_text("{}"), "adapter"),
     (lambda f: (f / "model.safetensors").write_bytes(b"{}" * 9), "not a file of safetensors"),
     (lambda f: os.truncate(f / "model.safetensors", 100_000), "no model can be loaded"),
-    (lambda f: (f / "model.safetensors").write_bytes(LISTED), "no model can be loaded"),
     (lambda f: (f / "model.safetensors.index.json").write_text('{"weight_map": []}'), "no model"),
 ]
 
