@@ -46,8 +46,9 @@ def execute(folder: Path, settings: list[str], until: str | None = None) -> str:
     """
     book: Any = nbformat.read(NOTEBOOK, as_version=4)
     (parameters,) = (c for c in book.cells if "parameters" in c.metadata.get("tags", []))
-    sizes = ["train.problems_per_step=4", "train.group_size=4"]
-    parameters.source += f"\nSETTINGS = {settings + sizes!r}"
+    # The small chain's temperature is for the small chain's model.
+    own = ["train.problems_per_step=4", "train.group_size=4", "generation.temperature=1.0"]
+    parameters.source += f"\nSETTINGS = {settings + own!r}"
     if until is not None:
         places = [n for n, cell in enumerate(book.cells) if cell.source.startswith(until)]
         del book.cells[places[0] :]
