@@ -107,7 +107,8 @@ from tasks import paths
 from tasks.config import load_resolved
 
 PROFILE = PROFILE or (doctor()["profile"] if cards else "quick")
-short = [] if cards else ["train.steps=8", "train.problems_per_step=8", "train.group_size=8"]
+sizes = ["train.steps=8", "train.problems_per_step=8", "train.group_size=8"]
+short = [] if cards else ["warmstart.nano.steps=800", *sizes]  # enough to succeed now and then
 changes = " ".join(f"--set {shlex.quote(setting)}" for setting in [*short, *SETTINGS])
 sh(f"python -m flows.pipeline resolve --profile {PROFILE} {changes}")
 params = load_resolved()
