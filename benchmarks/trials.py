@@ -270,7 +270,7 @@ def sweep(work: TrialsWork) -> None:
 
 def read(split: str) -> list[EpisodeSpec]:
     """Prompts of a split at eight papers."""
-    every = read_specs(paths.PROBLEMS / f"{split}.parquet")
+    every = read_specs(paths.problems_of(split))
     return [spec for spec in every if spec.difficulty == LEVEL]
 
 

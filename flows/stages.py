@@ -91,7 +91,8 @@ def run_measurement(model: str, base_url: str | None, say: Callable[[str], objec
     params = config.load_resolved()
     set_environment(params.threads)
     prepared.require_current(params)
-    require(paths.PROBLEMS / f"{params.evaluate.split}.parquet", "prepare")  # before MLflow's run
+    # Before a run of MLflow fails for it.
+    require(paths.problems_of(params.evaluate.split), "prepare")
     from tasks import evaluate_model
     from tasks.tracking import runs
 

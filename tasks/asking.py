@@ -76,7 +76,7 @@ class AskedAnswer:
     instead: str = ""
     """Why ranked passages answer in the model's place; empty if they don't."""
     by: str = ""
-    """Who answers, if it isn't the model."""
+    """The search that answers, if no model does."""
 
     def cost(self, params: Params) -> float | None:
         """Price of an endpoint's tokens; None if it counts none or is no endpoint, 0 unpriced."""
@@ -214,7 +214,7 @@ def ranked_passages(
         start = documents[name].index(text)
         quotes.append(Quote(document=name, start=start, end=start + len(text), text=text))
     seconds = round(time.monotonic() - began, 3)
-    by = BY_WORDS if found and not close else ""
+    by = BY_WORDS if found and not close else _ranked(params).name
     return AskedAnswer(Answer(evidence=quotes, stop_reason="final", seconds=seconds), by=by)
 
 
@@ -305,9 +305,7 @@ def answer_or_rank(
         return reply
     why = f"{verdict(reply)} Passages are ranked, and nobody reads them."
     ranked = ranked_passages(model.params, question, documents)
-    return replace(
-        ranked, instead=f"{model.name}: {why}", by=ranked.by or _ranked(model.params).name
-    )
+    return replace(ranked, instead=f"{model.name}: {why}")
 
 
 def verdict(reply: AskedAnswer) -> str:

@@ -74,7 +74,7 @@ def run(params: Params, run: StageRun) -> Path:
     settings = params.evaluate
     require(MODELS["before"], "warmstart")
     require(MODELS["after"], "export")
-    data = paths.PROBLEMS / f"{settings.split}.parquet"
+    data = paths.problems_of(settings.split)
     specs = choose(data, settings.episodes, SEED)
     torch.set_num_threads(params.threads)
     sessions = min(len(specs), params.env.max_sessions, params.generation.batch_frames)

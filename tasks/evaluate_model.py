@@ -77,8 +77,8 @@ def measure_model(
     run.set_tags({"kind": "evaluate", "model": model})
     torch.set_num_threads(params.threads)
     settings = params.evaluate
-    data = paths.PROBLEMS / f"{settings.split}.parquet"
-    specs = evaluate.choose(data, settings.episodes, evaluate.SEED)
+    problems = paths.problems_of(settings.split)
+    specs = evaluate.choose(problems, settings.episodes, evaluate.SEED)
     generation = params.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
     concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames

@@ -34,3 +34,8 @@ PROMOTION = Path("reports/promotion.json")
 
 RUN = Path(".run")
 """What processes of this folder leave for each other: ports, locks, logs."""
+
+
+def problems_of(split: str) -> Path:
+    """The problems of a split."""
+    return PROBLEMS / f"{split}.parquet"

@@ -24,12 +24,10 @@ def apply() -> None:
     from prefect import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    cores = map(
-        AutomationCore.model_validate, yaml.safe_load(FILE.read_text("utf-8"))["automations"]
-    )
+    entries = yaml.safe_load(FILE.read_text(encoding="utf-8"))["automations"]
     try:
         with get_client(sync_client=True) as client:
-            for core in cores:
+            for core in map(AutomationCore.model_validate, entries):
                 if automations := client.read_automations_by_name(core.name):
                     client.update_automation(automations[0].id, core)
                 else:

@@ -35,7 +35,7 @@ def _input(report: dict, split: str) -> DatasetInput:  # type: ignore[type-arg]
             name=f"{report['source']} {split}",
             digest=figures["content_sha256"][:12],
             source_type="local",
-            source=json.dumps({"uri": str(paths.PROBLEMS / f"{split}.parquet")}),
+            source=json.dumps({"uri": str(paths.problems_of(split))}),
             profile=json.dumps({key: figures[key] for key in ("rows", "collections", "facts")}),
         ),
         [InputTag("mlflow.data.context", CONTEXTS[split])],

@@ -147,7 +147,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
     # A worker plays it, as in production.
     full = ["prefect", "deployment", "run", "rlm/full", "--watch", "-p", "profile=quick", "-p"]
     with services_up(project, pytestconfig, PYTHONPATH=str(project)) as (shell, up):
-        assert "train.steps?" in shell(*full, 'overrides=["train.stepps=3"]', code=1)
+        assert "Did you mean train.steps?" in shell(*full, 'overrides=["train.stepps=3"]', code=1)
         watched = " ".join(shell(*full, f"overrides={json.dumps(TINY)}").split())
         told = Path(".run/flow.log").read_text(encoding="utf-8")
         fires_and_finds_nothing_new(shell, re.findall(r"password: (\S+)\)", up)[0])
