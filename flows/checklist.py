@@ -237,7 +237,7 @@ POINTS: dict[str, Callable[[], tuple[State, str]]] = {
 }
 
 
-def check() -> list[CheckedPoint]:
+def checked_points() -> list[CheckedPoint]:
     """All points in order."""
     points = []
     for name, point in POINTS.items():
@@ -256,7 +256,7 @@ def main() -> int:
     from rich.table import Table
     from rich.text import Text
 
-    points = check()
+    points = checked_points()
     table = Table("point", "state", "found")
     for point in points:
         state = Text(point.state, style=COLOURS[point.state])

@@ -110,7 +110,7 @@ class RecursiveModel(PythonModel):
             {name: document.text for name, document in documents.items()},
             row.seed or 0,
         )
-        reason = own_documents.fault(question, self.params.env)
+        reason = own_documents.question_fault(question, self.params.env)
         if len(documents) < len(row.documents):
             reason = "two documents have the same id; give each its own"
         if reason is not None:

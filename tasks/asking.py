@@ -224,9 +224,9 @@ def require_askable(question: Question, params: Params) -> None:
     Raises:
         StageError: the message says what is wrong.
     """
-    from agent.rollouts.own_documents import fault
+    from agent.rollouts.own_documents import question_fault
 
-    if reason := fault(question, params.env):
+    if reason := question_fault(question, params.env):
         raise StageError(reason)
 
 

@@ -78,7 +78,7 @@ def export(params: Params, adapter: Path, out: Path, url: str) -> dict[str, Any]
     limit = settings.max_logit_error or comparison.error_limit(settings.dtype, live.dtype)
     # It repeats the completions, and plays one episode.
     with progress.doing("compare the merged model in a new process", expected_s=took_s):
-        measured = check(out, live, params, url=url, problem=problem)
+        measured = compare_reloaded(out, live, params, url=url, problem=problem)
     return {
         "base": str(paths.BASE),
         "trained": str(adapter),
@@ -158,7 +158,7 @@ def gather_prompts(
     return prompts, specs[0].problem_id
 
 
-def check(
+def compare_reloaded(
     model: Path, live: comparison.Record, params: Params, *, url: str, problem: str
 ) -> comparison.MergeDifference:
     """Compare a model folder with the record in a new process, which knows only the files.

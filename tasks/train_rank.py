@@ -27,7 +27,7 @@ def work(job: dict[str, Any]) -> None:
     Raises:
         RankError: a rank has other code, settings, data, another base or checkpoint than the stage.
     """
-    params = config.check(job["params"], "the stage's settings")
+    params = config.parse_params(job["params"], "the stage's settings")
     with progress.stage("train", quiet=ranks.index() > 0):
         marks = fingerprint(params, paths.BASE, paths.TRAIN)
         start = checkpoints.choose(train.CHECKPOINTS, marks)

@@ -98,9 +98,9 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
         try:
             problem = from_row(row)
             whole.append(problem.model_copy(update={"split": row["file"]}))
-            row["fault"] = fault(problem, params.rewards.min_span_chars)
+            row["fault"] = gold_fault(problem, params.rewards.min_span_chars)
             if params.prepare.source == "synthetic":
-                row["world_fault"] = fields.fault(problem, lexicon)
+                row["world_fault"] = fields.field_fault(problem, lexicon)
         except ValidationError as error:
             first = error.errors()[0]
             row["fault"] = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -118,7 +118,7 @@ def tabulate(files: Mapping[str, pd.DataFrame], params: Params) -> dict[str, pd.
     return {"problems": pd.DataFrame(records), "splits": splits}
 
 
-def fault(problem: Problem, min_span_chars: int) -> str | None:
+def gold_fault(problem: Problem, min_span_chars: int) -> str | None:
     """Reason why a problem of the schema can't be solved or isn't counted right; or None."""
     texts = problem.texts
     if problem.tier != (tier := tier_of(len(problem.gold_papers))):

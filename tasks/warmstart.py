@@ -55,7 +55,7 @@ def run(params: Params, run: StageRun) -> Path:
             base_sources.write_source(params, run, folder)
         return paths.BASE
     settings = nano(params)
-    check(params)
+    require_teachable(params)
     torch.set_num_threads(params.threads)
     taught_by = lessons(params)
     if params.warmstart.kind == "none":
@@ -82,7 +82,7 @@ def chosen(params: Params) -> str:
     return "none" if read_report(paths.ZERO_SHOT, "zeroshot")["passed"] else "sft"
 
 
-def check(params: Params) -> None:
+def require_teachable(params: Params) -> None:
     """Refuse settings under which episodes would differ from the demonstrations.
 
     Raises:

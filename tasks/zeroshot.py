@@ -92,13 +92,13 @@ def bare_model(params: Params, run: StageRun) -> tuple[Any, Any]:
     if params.model.source == NANO:
         from agent.nano.teaching import build
 
-        warmstart.check(params)
+        warmstart.require_teachable(params)
         taught = build(warmstart.nano(params), warmstart.lessons(params))
         return taught.model.eval(), taught.tokenizer
     from agent.policies.hf_policy import load_model
     from tasks.training import demonstrate
 
-    demonstrate.check(params)
+    demonstrate.require_demonstrable(params)
     shutil.rmtree(paths.BARE, ignore_errors=True)  # of another model, or of a run that was killed
     base_sources.write_source(params, run, paths.BARE)
     with progress.doing("load the model"):

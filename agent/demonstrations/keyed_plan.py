@@ -96,7 +96,7 @@ def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSetting
     return rank(problem.texts, problem.question, most, **sizes, order=order_of(env.rank))
 
 
-def fault(problem: Problem, env: EnvSettings, rewards: RewardSettings) -> str | None:
+def demonstration_fault(problem: Problem, env: EnvSettings, rewards: RewardSettings) -> str | None:
     """Reason why the plan finds nothing of a problem; None if it finds a part at least."""
     longest = max((len(p) for p, _ in readers(problem, env, rewards)), default=0)
     if longest > PROMPT_CHARS:

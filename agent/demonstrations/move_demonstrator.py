@@ -113,7 +113,7 @@ def lessons(
             yield reader_prompt(problem.question, passage), YES_OR_NO[passage in gold]
 
 
-def fault(problem: Problem, settings: MovesSettings) -> str | None:
+def demonstration_fault(problem: Problem, settings: MovesSettings) -> str | None:
     """Reason why no move can be shown for a problem; None if one can."""
     if question_parts(problem.question, settings.question) is None:
         return "its question doesn't have the form of warmstart.sft.moves.question"

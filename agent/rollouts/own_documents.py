@@ -59,7 +59,7 @@ class Answer(BaseModel):
     void: str | None = Field(None, description="why infrastructure lost the episode: ask again")
 
 
-def fault(question: Question, env: EnvSettings) -> str | None:
+def question_fault(question: Question, env: EnvSettings) -> str | None:
     """Fault of a question and its fix; None when the question can be asked."""
     if not question.text.strip():
         return "the question is empty; write one"
@@ -106,7 +106,7 @@ def play_questions(
     Args:
         policy: plays every frame.
         url: address of an environment that allows users' documents.
-        questions: questions without a `fault`.
+        questions: questions without a `question_fault`.
         rewards: rules of a valid quote.
         sessions: episodes in flight.
         numbered: replace the ids of the documents by p1, p2, ..., as in the synthetic world.

@@ -53,7 +53,7 @@ def due(step: int) -> bool:
     return step <= 2 or step % EVERY == 0
 
 
-def check(mismatch: Mismatch, *, exact: bool, step: int) -> None:
+def require_agreement(mismatch: Mismatch, *, exact: bool, step: int) -> None:
     """Stop a run whose log-probabilities disagree.
 
     Args:

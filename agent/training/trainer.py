@@ -267,7 +267,7 @@ class TreeGRPOTrainer(WholeCheckpoints, RowLossTrainer):
         # After a resume, the first step with a comparison is checked too.
         due = self._resumed or logprob_check.due(step)
         if due or not math.isfinite(mismatch.max):
-            logprob_check.check(mismatch, exact=self._exact, step=step)
+            logprob_check.require_agreement(mismatch, exact=self._exact, step=step)
         self._resumed = False
 
     def _step_kl(self) -> float:

@@ -169,7 +169,7 @@ def sentences_with(name: str, papers: Sequence[Paper]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-def fault(problem: Problem, size: int) -> str | None:
+def field_fault(problem: Problem, size: int) -> str | None:
     """Reason why a problem is not one of this world; None if it is.
 
     Args:

@@ -114,7 +114,7 @@ def parse_override(text: str) -> dict[str, Any]:
     return dict(nested)
 
 
-def check(data: Mapping[str, Any], source: str) -> Params:
+def parse_params(data: Mapping[str, Any], source: str) -> Params:
     """Validate plain data; `source` names its origin in messages.
 
     Raises:
@@ -169,7 +169,7 @@ def resolve(profile: str = "nano", overrides: Sequence[str] = ()) -> Params:
         source += f" + {text.partition('=')[0]}"  # its value may be a secret
     if "overrides" in data:
         raise ConfigError(f"{source}: overrides: unknown key")
-    params = check({**data, "overrides": list(overrides)}, source)
+    params = parse_params({**data, "overrides": list(overrides)}, source)
     if params.env.rank == "minilm":
         try:
             find_model()
@@ -219,7 +219,7 @@ def read_resolved(path: Path) -> Params:
     """
     data = read_yaml(path)
     data.pop("derived", None)
-    return check(data, str(path))
+    return parse_params(data, str(path))
 
 
 def load_resolved() -> Params:

@@ -26,7 +26,7 @@ from tasks.config.settings import SpaceSettings
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
 from tasks.deployment.hub_client import TIMEOUT_S, Hub
-from tasks.deployment.space_problems import check, mark, problems_of, variable
+from tasks.deployment.space_problems import mark, problems_of, require_servable, variable
 from tasks.errors import ConfigError, StageError
 from tasks.io import write_json
 
@@ -69,7 +69,7 @@ def deployed(params: Params, data: Path | None) -> Access:
         StageError: the Hub or the Space fails.
     """
     settings = params.deploy.space
-    check(params, data)
+    require_servable(params, data)
     secrets = {name: variable(name, "deploy.space.secrets") for name in settings.secrets}
     hub = Hub()
     name = hub.full_name(settings.name)

@@ -33,7 +33,7 @@ class SpaceProblems:
     """Mark that changes with the problems, where nothing else in the tree does."""
 
 
-def check(params: Params, data: Path | None) -> None:
+def require_servable(params: Params, data: Path | None) -> None:
     """Refuse settings that cannot be served or would reveal gold, before any call of the Hub.
 
     Raises:

@@ -74,7 +74,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     from agent.demonstrations.supervised import count_steps, train_adapter
     from agent.demonstrations.unsloth_process import train_with_unsloth
 
-    check(params)
+    require_demonstrable(params)
     settings = params.warmstart.sft
     problems = choose(params)
     torch.set_num_threads(params.threads)
@@ -129,7 +129,7 @@ def _name_base(adapter: Path, name: str) -> None:
     path.write_text(json.dumps(config | {"base_model_name_or_path": name}, indent=2) + "\n")
 
 
-def check(params: Params) -> None:
+def require_demonstrable(params: Params) -> None:
     """Refuse limits under which nothing can be demonstrated, and a missing Unsloth.
 
     Raises:
@@ -176,7 +176,7 @@ def choose(params: Params) -> list[Problem]:
         chosen += map(store.get, ids)
     if settings.teacher == "endpoint":
         return chosen
-    faults = {problem.problem_id: fault(params, problem) for problem in chosen}
+    faults = {problem.problem_id: demonstration_fault(params, problem) for problem in chosen}
     shown = [problem for problem in chosen if faults[problem.problem_id] is None]
     for reason, count in Counter(filter(None, faults.values())).most_common():
         logger.warning("warmstart: %d of %d problems are not shown: %s", count, len(chosen), reason)
@@ -189,13 +189,13 @@ def choose(params: Params) -> list[Problem]:
     return shown
 
 
-def fault(params: Params, problem: Problem) -> str | None:
+def demonstration_fault(params: Params, problem: Problem) -> str | None:
     """Reason why the demonstrator can't show a problem; None if it can."""
     if params.warmstart.sft.plan == "moves":
-        return move_demonstrator.fault(problem, params.warmstart.sft.moves)
+        return move_demonstrator.demonstration_fault(problem, params.warmstart.sft.moves)
     if problem.candidates:
         return None
-    return keyed_plan.fault(problem, params.env, params.rewards)
+    return keyed_plan.demonstration_fault(problem, params.env, params.rewards)
 
 
 def demonstrate(

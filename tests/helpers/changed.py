@@ -5,14 +5,14 @@ from typing import Any
 
 import yaml
 
-from tasks.config import check
+from tasks.config import parse_params
 from tasks.config.layers import merge
 from tasks.config.params import Params
 
 
 def changed(params: Params, **sections: Any) -> Params:
     """The settings with these values of these sections."""
-    return check(merge(params.model_dump(by_alias=True, mode="json"), sections), "test")
+    return parse_params(merge(params.model_dump(by_alias=True, mode="json"), sections), "test")
 
 
 def write_params(params: Params) -> None:

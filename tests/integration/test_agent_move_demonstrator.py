@@ -118,8 +118,8 @@ def test_lessons_show_all_evidence_and_what_is_hard(params: Params) -> None:
 
 def test_a_question_of_another_form_cannot_be_shown() -> None:
     other = PROBLEMS[0].model_copy(update={"question": "Does mint help?"})
-    assert move_demonstrator.fault(PROBLEMS[0], MOVES) is None
-    assert "form" in str(move_demonstrator.fault(other, MOVES))
+    assert move_demonstrator.demonstration_fault(PROBLEMS[0], MOVES) is None
+    assert "form" in str(move_demonstrator.demonstration_fault(other, MOVES))
 
 
 @pytest.mark.parametrize("name", list(trials_cheats.CHEATS))

@@ -9,7 +9,7 @@ from agent.errors import CheckpointError, LogprobCheckError, RolloutError
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import SftSettings, TrainSettings
 from agent.training import checkpoints
-from agent.training.logprob_check import Mismatch, check
+from agent.training.logprob_check import Mismatch, require_agreement
 from agent.training.trained_weights import copies
 
 pytestmark = [
@@ -79,10 +79,10 @@ def test_the_logprob_check_catches_an_adapter_lost_after_the_first_step(tmp_path
 
 
 def test_rounded_weights_have_limits_of_their_own():
-    check(Mismatch(tokens=9, mean=0.04, p99=0.4, max=3.0), exact=False, step=1)
+    require_agreement(Mismatch(tokens=9, mean=0.04, p99=0.4, max=3.0), exact=False, step=1)
     for limit, mean, p99 in (("mean", 0.06, 0.1), ("p99", 0.01, 0.6)):
         with pytest.raises(LogprobCheckError, match=rf"\({limit} .*limit 0\.0?5\)"):
-            check(Mismatch(tokens=9, mean=mean, p99=p99, max=3.0), exact=False, step=1)
+            require_agreement(Mismatch(tokens=9, mean=mean, p99=p99, max=3.0), exact=False, step=1)
 
 
 def test_non_finite_weights_stop_the_run_at_once(tmp_path):

@@ -12,10 +12,10 @@ from helpers.recorder import recorded
 
 from env.problems.fields import generate
 from tasks import paths, prepare, validate
-from tasks.config import check
+from tasks.config import parse_params
 from tasks.errors import StageError
 
-PARAMS = check(
+PARAMS = parse_params(
     {"prepare": {"synthetic": {"collections": {"train": 8, "validation": 8, "test": 8}}}}, "test"
 )
 
@@ -143,5 +143,5 @@ def test_a_file_that_is_wrong_as_a_whole_stops_the_chain(prepared: Path, tmp_pat
 
 
 def test_gold_too_short_to_be_found_is_a_fault() -> None:
-    assert validate.fault(PROBLEMS[0], 12) is None
-    assert "is shorter than rewards.min_span_chars" in str(validate.fault(PROBLEMS[0], 99))
+    assert validate.gold_fault(PROBLEMS[0], 12) is None
+    assert "is shorter than rewards.min_span_chars" in str(validate.gold_fault(PROBLEMS[0], 99))

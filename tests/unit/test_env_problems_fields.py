@@ -108,7 +108,7 @@ def test_each_question_of_a_collection_has_three_candidates_a_paper_and_an_eight
             assert texts[span.paper_id][span.start : span.end] == span.text
         for text in texts.values():
             assert 1 <= len(text.split("\n")) - 1 - 3 * questions <= fields.MOST_OTHERS
-        assert fields.fault(problem, 512) is None
+        assert fields.field_fault(problem, 512) is None
 
 
 # --- nothing but the lexicon tells gold
@@ -191,9 +191,9 @@ def test_a_problem_of_another_kind_is_told_by_its_fault() -> None:
         ({"candidates": problem.candidates[1:]}, "the candidates are not 3"),
         ({"split": "train"}, "a method of another split than train"),
     ):
-        assert told in str(fields.fault(problem.model_copy(update=changed), 512))
-    assert "prepare.synthetic.lexicon" in str(fields.fault(problem, 64))
-    assert "fields are printed" in str(fields.fault(printed(problem), 512))
+        assert told in str(fields.field_fault(problem.model_copy(update=changed), 512))
+    assert "prepare.synthetic.lexicon" in str(fields.field_fault(problem, 64))
+    assert "fields are printed" in str(fields.field_fault(printed(problem), 512))
 
 
 # --- candidates stay on the server and in the data
@@ -256,7 +256,7 @@ def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
         papers = tuple(
             p.model_copy(update={"text": p.text.replace(name, written)}) for p in problem.papers
         )
-        found = fields.fault(problem.model_copy(update={"papers": papers}), 512)
+        found = fields.field_fault(problem.model_copy(update={"papers": papers}), 512)
         assert found == f"{other} is a benchmark of no training problem"
 
 

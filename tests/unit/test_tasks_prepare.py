@@ -13,15 +13,15 @@ from env.problems.fields import generate
 from env.problems.schema import CANDIDATES, COLUMNS, Problem, from_row
 from flows import stages
 from tasks import paths, prepare
-from tasks.config import check, prepared
+from tasks.config import parse_params, prepared
 from tasks.config.params import Params
 from tasks.data.rows import Found, Rejected
 from tasks.errors import ConfigError, StageError
 
 
 def settings(**synthetic: Any) -> Params:
-    collections = {"train": 4, "validation": 2, "test": 2}
-    return check({"prepare": {"synthetic": {"collections": collections, **synthetic}}}, "test")
+    synthetic = {"collections": {"train": 4, "validation": 2, "test": 2}} | synthetic
+    return parse_params({"prepare": {"synthetic": synthetic}}, "test")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def of_files(rows: list[dict[str, Any]]) -> Params:
     path = Path("mine.jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     prepared = {"source": "files", "files": {"path": str(path)}}
-    return check({"prepare": prepared}, "test")
+    return parse_params({"prepare": prepared}, "test")
 
 
 def test_a_users_file_becomes_the_data(place: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_source_that_gives_too_little_is_refused(place: Path) -> None:
     with pytest.raises(StageError, match="three are needed"):
         recorded(prepare, of_files([own("Kalvot"), own("Mirbex")]))
     with pytest.raises(ConfigError, match="does not exist"):
-        recorded(prepare, check({"prepare": {"source": "files"}}, "test"))
+        recorded(prepare, parse_params({"prepare": {"source": "files"}}, "test"))
 
 
 def test_problems_of_other_settings_are_refused(place: Path) -> None:
@@ -128,8 +128,8 @@ def test_problems_of_other_settings_are_refused(place: Path) -> None:
     prepared.require_current(params)
     for other in ({"rewards": {"min_span_chars": 99}}, {"prepare": {"source": "files"}}):
         with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
-            prepared.require_current(check(other, "test"))
-    write_params(check(other, "test"))
+            prepared.require_current(parse_params(other, "test"))
+    write_params(parse_params(other, "test"))
     with pytest.raises(StageError, match="other settings"):
         stages.run_stage("validate")
     paths.PREPARED.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
