@@ -7,7 +7,8 @@ training prompts that no demonstration showed. `question` is that plan with the 
 query, over all papers: what the readers alone are worth. `untrained` is a larger model, at the
 prompt that explains the tools (`--untrained`: its name on the Hub, or a folder). Results are
 appended to benchmarks/trials.jsonl.gz at once and not made again; a killed training goes on.
-`--split validation` leaves the test prompts unseen, and its results are kept in the work folder.
+`--split validation` leaves the test prompts unseen. Its results, those of fewer prompts, and those
+under other settings are kept in the work folder: name one for each, with `--folder`.
 Opponents without a model are in `examples/trials/opponents.py`.
 """
 
@@ -127,8 +128,9 @@ class TrialsWork:
 
     @property
     def results(self) -> Path:
-        """File of the results: test prompts are committed."""
-        return RESULTS if self.split == "test" else self.folder / f"{self.split}.jsonl.gz"
+        """File of the results: those of all test prompts are committed."""
+        whole = self.split == "test" and not self.most and not self.sets
+        return RESULTS if whole else self.folder / f"{self.split}.jsonl.gz"
 
     def find(self, arm: str, seed: int) -> Row | None:
         """The result of an arm, if it is known."""

@@ -133,8 +133,7 @@ class Chain:
         announce(f"\n[bold]{number}/{count} {name}[/]  {stages.STAGES[name]}")
         outcome = "interrupted"
         try:
-            cached = _stage.with_options(name=name)(name, self.params)
-            outcome = "cached" if cached else "done"
+            outcome = "cached" if _stage.with_options(name=name)(name, self.params) else "done"
         except GateFailed:
             outcome = "refused"
             raise

@@ -68,10 +68,9 @@ def serve(docs: Path, named: str, base_url: str | None, set_: list[str] | None) 
     documents, model = ask.read_folder(docs, model, ask.notices())
     with ExitStack() as stack:
         answers = cache(lambda: stack.enter_context(asking.opened(model)))
-        server = tool_of(answers, model, documents)
         # A daemon, like the threads that it starts: a read of the input can block for ever, and a
         # request that an endpoint never answers must not outlive the command.
-        speak = partial(anyio.run, _speak, server, *streams)
+        speak = partial(anyio.run, _speak, tool_of(answers, model, documents), *streams)
         speaker = Thread(target=speak, name="mcp", daemon=True)
         speaker.start()
         speaker.join()

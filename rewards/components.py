@@ -55,7 +55,7 @@ def by_papers(
     Args:
         paper_ids: ids of all papers of the problem.
         evidence: the problem's gold.
-        papers_read: papers with evidence of `found.papers_found`, others of `reading.papers_read`.
+        papers_read: papers with evidence of `found.papers_found`, others of `papers_read`.
         used: turns and sub-calls of all frames.
         settings: `par_base`.
     """

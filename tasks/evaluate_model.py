@@ -77,8 +77,7 @@ def measure_model(
     run.set_tags({"kind": "evaluate", "model": model})
     torch.set_num_threads(params.threads)
     settings = params.evaluate
-    problems = paths.problems_of(settings.split)
-    specs = evaluate.choose(problems, settings.episodes, evaluate.SEED)
+    specs = evaluate.choose(paths.problems_of(settings.split), settings.episodes, evaluate.SEED)
     generation = params.generation
     # A round ends when every ready frame has had its turn; more sessions would only wait.
     concurrent = params.evaluate_model.concurrency if base_url else generation.batch_frames

@@ -89,8 +89,7 @@ def run(params: Params, run: StageRun) -> Path:
             return play_shown(level, policy, url, some, sessions=sessions)
 
         levels = tuple(dict.fromkeys((curriculum.target, curriculum.levels[0])))
-        played = probe(play_level, levels, params.rewards)
-        report = decide(played, params.rewards)
+        report = decide(probe(play_level, levels, params.rewards), params.rewards)
         report |= {
             "model": str(paths.BASE),
             "temperature": params.generation.temperature,

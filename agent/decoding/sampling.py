@@ -293,8 +293,7 @@ def _guesses(
     if not drafters:
         return guesses
     # A guessed token costs its arithmetic, and saves that and its part of a step, if it is right.
-    free = _FREE_TOKENS.get(device, _OTHER_FREE_TOKENS)
-    worth = 1 / (1 + _ROW_COST + free / len(lines))
+    worth = 1 / (1 + _ROW_COST + _FREE_TOKENS.get(device, _OTHER_FREE_TOKENS) / len(lines))
     room = max(_GUESSED, 2 * len(lines)) - len(lines)
     for index, line in enumerate(lines):
         row = line.rows[0]

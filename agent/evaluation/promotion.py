@@ -120,8 +120,7 @@ def compare_on_set(
     low, high = primary["interval"]
     result = f"primary objective {_described(primary)}"
     surplus = sum(voids(challenger).values()) - sum(voids(opponent).values())
-    charged = charge_surplus(opponent, challenger)
-    at_worst = (opponent, charged, "primary_objective", bootstrap)
+    at_worst = (opponent, charge_surplus(opponent, challenger), "primary_objective", bootstrap)
     if high < 0:
         won, reason = False, f"worse: {result}"
     elif low <= 0:

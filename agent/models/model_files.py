@@ -73,8 +73,7 @@ def saved_dtype(config: Any, device: str) -> torch.dtype:
     saved in float32 keeps it too, and one saved in bfloat16 on a CPU that multiplies in it, which
     is twice as fast. Any other takes that of the device.
     """
-    quantisation = getattr(config, "quantization_config", None) or {}
-    if name := quantisation.get("bnb_4bit_compute_dtype"):
+    if name := (getattr(config, "quantization_config", None) or {}).get("bnb_4bit_compute_dtype"):
         return getattr(torch, str(name).removeprefix("torch."))
     dtypes = (torch.float32, torch.bfloat16) if _multiplies_bfloat16(device) else (torch.float32,)
     return config.dtype if config.dtype in dtypes else compute_dtype(device)

@@ -70,8 +70,7 @@ def build_tokenizer(
         show_progress=False,
     )
     # Repetition merges each syllable before any rarer word.
-    syllables = [" ".join(names.NAMES)] * 20
-    tokenizer.train_from_iterator([*texts, *syllables], trainer)
+    tokenizer.train_from_iterator([*texts, *[" ".join(names.NAMES)] * 20], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -151,8 +151,7 @@ def _read(model: Any, tree: PrefixTree, nodes_K: Tensor) -> Tensor:
     # It stays, because a backward pass with gradient checkpointing runs the layers again.
     config._attn_implementation = _ATTENTION
     text = config.get_text_config()
-    copies = text.num_attention_heads // text.num_key_value_heads
-    layout = _layout(tree, copies, dtype)
+    layout = _layout(tree, text.num_attention_heads // text.num_key_value_heads, dtype)
     # Without a mask of four dimensions, transformers would make one of all nodes.
     unused = torch.zeros(1, 1, 1, 1)
     return torch.as_tensor(model(**inputs, attention_mask=unused, tree=layout).logits)[0]

@@ -89,5 +89,4 @@ def learning_rate_factor(step: int, settings: TrainSettings) -> float:
     The Trainer's own warm-up starts at 0, which wastes a step and hides a lost adapter from the
     check of log-probabilities at step 2.
     """
-    warm = min(1.0, (step + 1) / (settings.warmup_steps + 1))
-    return warm * (1.0 - step / settings.steps)
+    return min(1.0, (step + 1) / (settings.warmup_steps + 1)) * (1.0 - step / settings.steps)

@@ -53,8 +53,7 @@ def build() -> FastAPI:
 
     def start() -> None:
         try:
-            problems = read_problems(settings, os.environ)
-            service = Service(settings, problems, connections.relieve)
+            service = Service(settings, read_problems(settings, os.environ), connections.relieve)
             running.append(service)
             # A machine without the boundary must fail at the start, not in an episode.
             seats.limit(*capacity(settings.env, service.host))

@@ -84,6 +84,8 @@ class Collection:
     prompts: Sequence[Prompt]
     left_out: dict[str, list[int]]
     """Ids of prompts by reason."""
+    incomplete: dict[str, list[int]]
+    """Ids of prompts that are kept without a part of their evidence, by reason."""
 
 
 def read(source: Path) -> Collection:
@@ -101,15 +103,17 @@ def read(source: Path) -> Collection:
             f"{folder} has no {missing[0]}. Name a clone of github.com/jayded/evidence-inference "
             "that has it (docs/trials.md)."
         )
-    flagged = _numbers((folder / "README.md").read_text("utf-8").partition("# Caveat")[2])
+    flagged = _numbers(_text(folder / "README.md").partition("# Caveat")[2].partition("###")[2])
+    if not flagged:
+        raise CollectError(f"{folder / 'README.md'} lists no incorrect prompts under Caveat.")
     prompts, annotations = (_table(folder / name) for name in _COLUMNS)
     splits: dict[int, str] = {}
     for split in SPLITS:
-        ids = (folder / f"splits/{split}_article_ids.txt").read_text("utf-8")
-        splits |= dict.fromkeys(_numbers(ids), split)
+        ids = _numbers(_text(folder / f"splits/{split}_article_ids.txt"))
+        splits |= dict.fromkeys(ids, split)
     texts, unread = _articles(folder / "txt_files", splits)
     marked = {int(key): rows for key, rows in annotations.groupby("PromptID")}
-    left_out: dict[str, list[int]] = defaultdict(list)
+    left_out, incomplete = (defaultdict[str, list[int]](list) for _ in range(2))
     kept: dict[tuple[int, str], Prompt] = {}
     for row in prompts.to_dict("records"):
         prompt_id, article = int(row["PromptID"]), int(row["PMCID"])
@@ -130,19 +134,28 @@ def read(source: Path) -> Collection:
             reason = "it asks what another prompt asks about the same article"
         else:
             spans, reason = _evidence(marked.get(prompt_id), texts[article])
-            if not reason:
+            if spans:
                 prompt = Prompt(prompt_id, article, splits[article], question, spans)
                 kept[article, question.casefold()] = prompt
+                if reason:
+                    incomplete[reason].append(prompt_id)
                 continue
         left_out[reason].append(prompt_id)
-    if not kept:
+    for split in sorted({*SPLITS} - {one.split for one in kept.values()}):
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in left_out.items())
-        raise CollectError(f"{folder}: no prompt is left ({reasons or 'the table is empty'}).")
-    return Collection(texts, list(kept.values()), left_out)
+        raise CollectError(f"{folder}: no prompt of split {split} is left ({reasons or 'none'}).")
+    return Collection(texts, list(kept.values()), left_out, incomplete)
 
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in _NUMBER.findall(text)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise CollectError(f"{path} is not UTF-8.") from None
 
 
 def _table(path: Path) -> pd.DataFrame:
@@ -169,7 +182,7 @@ def _articles(folder: Path, numbers: Iterable[int]) -> tuple[dict[int, str], dic
 
 
 def _evidence(rows: pd.DataFrame | None, text: str) -> tuple[dict[str, list[CharInterval]], str]:
-    """Spans of each doctor, merged; or the reason why there are none."""
+    """Spans of each doctor, merged, and the reason why some or all are left out."""
     if rows is None:
         return {}, "no doctor annotated it"
     confirmed = rows[["Valid Label", "Valid Reasoning"]].map(_true).all(axis="columns")
@@ -186,7 +199,7 @@ def _evidence(rows: pd.DataFrame | None, text: str) -> tuple[dict[str, list[Char
         return {}, broken or "its evidence was not confirmed"
     if len(set(valid["Label Code"])) > 1:
         return {}, "its doctors disagree on the answer"
-    return {doctor: merge(spans) for doctor, spans in sorted(marked.items())}, ""
+    return {doctor: merge(spans) for doctor, spans in sorted(marked.items())}, broken
 
 
 def _span(row: Mapping[str, Any], text: str) -> CharInterval | str:
@@ -288,7 +301,8 @@ def write(collection: Collection, made: Sequence[Mapping[str, Any]], target: Pat
 def frequent_words(collection: Collection) -> list[str]:
     """Words that are in most abstracts of training articles, without common English ones.
 
-    Nobody looks at evidence to choose them, so a policy still has to find out which ones help.
+    Nobody looks at evidence to choose them. But abstracts tell results, too, so words of results
+    are among them, and a policy has to find out which ones help. Without a body, all text counts.
     """
     articles = sorted({one.article for one in collection.prompts if one.split == "train"})
     abstracts = [
@@ -310,6 +324,8 @@ def report(collection: Collection, made: Sequence[Mapping[str, Any]]) -> Iterato
     yield f"problems: {len(made)} about {len({one.article for one in collection.prompts})} articles"
     reasons = sorted(collection.left_out.items(), key=lambda entry: -len(entry[1]))
     told = [("left out", reason, ids) for reason, ids in reasons]
+    for reason, ids in collection.incomplete.items():
+        told.append(("kept", f"a part of whose evidence is left out: {reason}", ids))
     if crossing := [
         one.prompt_id
         for one in collection.prompts
@@ -333,7 +349,7 @@ def main() -> int:
         collection = read(args.source)
         made = rows(collection)
         write(collection, made, args.out)
-    except (CollectError, OSError, UnicodeDecodeError) as error:
+    except (CollectError, OSError) as error:
         print(f"collect: {error}", file=sys.stderr)
         return 1
     print("\n".join(report(collection, made)))

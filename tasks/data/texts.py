@@ -92,8 +92,7 @@ def sentences(text: str) -> frozenset[int]:
 
 def question_key(question: str) -> str:
     """Hash of a question's words, 16 hex digits; punctuation and papers do not affect it."""
-    words = " ".join(WORD.findall(question.casefold()))
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    return hashlib.sha256(" ".join(WORD.findall(question.casefold())).encode()).hexdigest()[:16]
 
 
 def position(key: str) -> float:

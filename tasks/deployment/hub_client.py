@@ -145,8 +145,7 @@ class Hub:
         Returns:
             The commit with this content.
         """
-        doing = f"push {folder} to the {kind} {repo}"
-        return self.ask(doing, self._commit, repo, kind, folder)
+        return self.ask(f"push {folder} to the {kind} {repo}", self._commit, repo, kind, folder)
 
     def holds(self, repo: str, kind: str, folder: Path) -> bool:
         """Whether the repository contains exactly the folder's files."""

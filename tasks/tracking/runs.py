@@ -71,8 +71,7 @@ class StageRun:
         """Record numbers by name (`area/name`); `step` counts optimizer steps, None means 0."""
         now_ms = int(time.time() * 1000)
         self._waiting += [(name, float(v), now_ms, step or 0) for name, v in metrics.items()]
-        now = time.monotonic()
-        if now > self._next or (len(self._waiting) >= 100 and not self._failed):
+        if time.monotonic() > self._next or (len(self._waiting) >= 100 and not self._failed):
             self.flush()
 
     def flush(self) -> None:

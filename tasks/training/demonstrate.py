@@ -283,7 +283,6 @@ def endpoint(params: Params) -> Policy:
     settings = params.warmstart.sft
     assert settings.base_url is not None
     assert settings.model is not None
-    generation = params.generation
-    teacher = serving.endpoint(params, settings.base_url, settings.model, generation)
+    teacher = serving.endpoint(params, settings.base_url, settings.model, params.generation)
     teacher.check()
     return teacher

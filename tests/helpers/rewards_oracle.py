@@ -163,8 +163,7 @@ def process_quality(
     if turns < 1:
         return 0.0
     wanted = sources(facts)
-    gold = set().union(*wanted)
-    others = set(papers) - gold
+    others = set(papers) - set().union(*wanted)
     value = len([source for source in wanted if source & read]) / len(wanted)
     if others:
         value -= len(others & read) / len(others)

@@ -299,8 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _commit(self, kind: str, name: str, repo: Repo) -> tuple[int, Any]:
         header, *operations = [json.loads(line) for line in self.body.splitlines()]
-        parent = header["value"].get("parentCommit")
-        if parent not in (None, repo.sha):
+        if header["value"].get("parentCommit") not in (None, repo.sha):
             return 412, {"error": "a commit has happened since"}
         for operation in operations:
             value = operation["value"]

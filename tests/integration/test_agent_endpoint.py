@@ -29,8 +29,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def policy_of(server: FakeServer, **changes: object) -> EndpointPolicy:
-    options = {"timeout_s": 10.0, **changes}
-    return EndpointPolicy(server.url, "some-model", SETTINGS, **options)
+    return EndpointPolicy(server.url, "some-model", SETTINGS, **{"timeout_s": 10.0, **changes})
 
 
 def ask(number: int, text: str, first: bool = True) -> TurnRequest:

@@ -35,8 +35,7 @@ LIMIT = 0.001
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `base`, and `adapter` whose weights are as large as after training."""
     folder = tmp_path_factory.mktemp("models")
-    settings = NanoSettings(model=NanoModelSettings(layers=2))
-    teaching.save(untaught(settings), folder / "base")
+    teaching.save(untaught(NanoSettings(model=NanoModelSettings(layers=2))), folder / "base")
     write_adapter(folder / "base", folder / "adapter")
     return folder
 

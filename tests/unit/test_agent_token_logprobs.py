@@ -131,8 +131,7 @@ def test_a_model_reads_plain_batches_after_a_tree() -> None:
     ids, attention, _ = padded(READERS + APART)
     before = model(input_ids=ids, attention_mask=attention).logits
     sampled_logprobs(model, *padded(READERS), TEMPERATURE)
-    after = model(input_ids=ids, attention_mask=attention).logits
-    assert torch.equal(before, after)
+    assert torch.equal(before, model(input_ids=ids, attention_mask=attention).logits)
 
 
 def test_a_shared_beginning_passes_through_the_model_once() -> None:

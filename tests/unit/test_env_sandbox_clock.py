@@ -30,8 +30,7 @@ def test_a_wait_that_goes_on_is_not_its_own_time() -> None:
 
 
 def test_a_stopped_cell_owns_nothing() -> None:
-    ticks = [(0.1 * n, 0.0, 0.0, "T") for n in range(1, 200)]
-    assert run(*ticks).own_s == 0.0
+    assert run(*[(0.1 * n, 0.0, 0.0, "T") for n in range(1, 200)]).own_s == 0.0
 
 
 def test_a_server_that_did_not_run_blames_nobody() -> None:

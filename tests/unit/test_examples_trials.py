@@ -75,8 +75,7 @@ def test_rows_have_levels_evidence_and_splits(clone: Clone, tmp_path: Path) -> N
         assert fact["document"] in row["documents"]
         assert fact["quote"] == FOUND
         assert row["question"] == "How does tea compare with water in its effect on pain?"
-        numbers = {int(name[3:-4]) for name in row["documents"]}
-        assert numbers <= set(SPLITS[row["split"]])
+        assert {int(name[3:-4]) for name in row["documents"]} <= set(SPLITS[row["split"]])
     collect.write(collection, rows, tmp_path / "out")
     written = (tmp_path / "out/trials.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in written] == rows
@@ -144,8 +143,10 @@ def test_evidence_of_several_doctors_is_joined_and_that_in_tables_is_told(clone:
     assert prompts[1].gold == [(start, start + len(f"{FOUND} {ALSO}"))]
     assert set(prompts[1].marked) == {"0", "3"}
     assert 2 in prompts
-    told = "kept: 1 prompts, all of its evidence crosses lines, as in a table (2)"
-    assert told in collect.report(collection, [])
+    told = list(collect.report(collection, []))
+    assert "kept: 1 prompts, all of its evidence crosses lines, as in a table (2)" in told
+    short = "a part of whose evidence is left out: its evidence is below 25 characters"
+    assert f"kept: 1 prompts, {short} (1)" in told
 
 
 def test_too_few_articles_of_a_topic_leave_levels_out(clone: Clone) -> None:
@@ -166,11 +167,20 @@ def test_an_incomplete_clone_is_one_message(clone: Clone, name: str) -> None:
         collect.read(source)
 
 
-@pytest.mark.parametrize("table", [b"a,b\n1,2\n", "é".encode("latin-1")])
-def test_another_table_is_one_message(clone: Clone, table: bytes) -> None:
+OTHER = {
+    "another table": ("prompts_merged.csv", b"a,b\n1,2\n", "is not the table"),
+    "a table in latin-1": ("prompts_merged.csv", b"\xe9", "is not the table"),
+    "no flags": ("README.md", b"# Caveat: 3 groups", "lists no incorrect prompts"),
+    "flags in UTF-16": ("README.md", "é".encode("utf-16"), "README.md is not UTF-8"),
+    "an empty split": ("splits/test_article_ids.txt", b"", "split test is left .8: its article is"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "said"), OTHER.values(), ids=OTHER)
+def test_another_file_is_one_message(clone: Clone, name: str, content: bytes, said: str) -> None:
     source = clone.write()
-    (clone.folder / "prompts_merged.csv").write_bytes(table)
-    with pytest.raises(collect.CollectError, match="is not the table"):
+    (clone.folder / name).write_bytes(content)
+    with pytest.raises(collect.CollectError, match=said):
         collect.read(source)
 
 

@@ -100,8 +100,7 @@ def test_without_evidence_process_and_format_keep_their_floor() -> None:
 
 def test_where_every_paper_is_gold_reading_all_shows_nothing() -> None:
     papers = {"p2": PAPERS["p2"]}
-    read = frozenset(papers)
-    only = {"papers": papers, "evidence": [EVIDENCE[1]], "papers_read": read}
+    only = {"papers": papers, "evidence": [EVIDENCE[1]], "papers_read": frozenset(papers)}
     wrong = score(facts(["Kalvot is not new."], **only), SETTINGS)
     assert wrong.components["process_quality"] == 0.0
     assert score(facts([ONCE], **only), SETTINGS).components["process_quality"] == 1.0

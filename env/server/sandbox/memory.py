@@ -88,8 +88,7 @@ class Ledger:
     def within_share(self, holding: Holding) -> bool:
         """Whether a worker holds no more than its fair share."""
         with self._lock:
-            is_member = holding in self._holdings
-            return not is_member or self._excess(holding) <= 0
+            return holding not in self._holdings or self._excess(holding) <= 0
 
     def _excess(self, holding: Holding) -> float:
         share = self.budget / len(self._workers) / self._workers[holding.session]

@@ -89,8 +89,7 @@ def parse(body: bytes) -> WireFrame:
         kind, number, sizes = header["t"], header["n"], header["b"]
         if kind not in ("ready", "call", "final", "done") or type(number) is not int:
             raise BadFrameError("an unknown kind of message")
-        texts = _texts(body, 4 + header_size, sizes)
-        value = _value(header["v"], texts, 0)
+        value = _value(header["v"], _texts(body, 4 + header_size, sizes), 0)
         if characters(value) > (MAX_ANSWER if kind == "final" else MAX_TEXT):
             raise BadFrameError("a value that is too large once its texts are in place")
         return WireFrame(kind, number, value)

@@ -75,8 +75,7 @@ def _drop_uid() -> bool:
 
 def _drop_capabilities() -> bool:
     """Drop them even if the uid cannot change (another user, or a container's root)."""
-    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
-    return bool(_libc.capset(header, bytes(24)) == 0)
+    return bool(_libc.capset(struct.pack("Ii", _CAPABILITY_VERSION, 0), bytes(24)) == 0)
 
 
 def _landlock() -> bool:
