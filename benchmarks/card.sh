@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The whole chain on one graphics card in some ten minutes, and what it took there.
 #
-#   MODEL=FOLDER_OR_NAME bash benchmarks/card.sh [bf16|fp16|cpu]
+#   MODEL=FOLDER bash benchmarks/card.sh [bf16|fp16|cpu]
 #
 # Run `make setup-cuda` and `python -m examples.trials.collect SOURCE` first. `fp16` takes bfloat16
 # from the card, as a T4 lacks it; `cpu` tries the script without a card and without Unsloth.
@@ -18,7 +18,7 @@ if [ "$mode" = fp16 ]; then
   export PYTHONPATH=$PWD/$out
 fi
 settings=(
-  model.source="${MODEL:?a folder, or a model of the Hub that is in its cache}"
+  model.source="${MODEL:?a folder, or package:NAME}"
   env.idle_timeout_s=3600
   warmstart.kind=sft warmstart.sft.problems=120
   generation.batch_frames=128 generation.cache_tokens=131072
@@ -27,7 +27,8 @@ settings=(
 )
 case $mode in
   bf16) settings+=(model.backend=unsloth model.quantisation=nf4) ;;
-  fp16) settings+=(model.backend=unsloth model.quantisation=nf4 export.dtype=float16 export.max_logit_error=0.01) ;;
+  fp16) settings+=(model.backend=unsloth model.quantisation=nf4 export.dtype=float16 export.max_logit_error=0.01
+    warmstart.sft.seed=1) ;;  # or DVC would take the base that bf16 made
   cpu) ;;
   *) echo "unknown mode $mode: bf16, fp16 or cpu" >&2; exit 2 ;;
 esac

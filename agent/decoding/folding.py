@@ -2,10 +2,9 @@
 
 An adapter costs a small model up to a third of each decoding step. Sums of weights and adapter are
 made in float32 alone: in shorter numbers, they would round a small update away. A model of 16 or 4
-bits keeps its weights and multiplies with the adapter's two factors besides, without PEFT's way
-through float32. The layers' own weights stay as they are, so nothing has to be restored. What was
-made is kept from round to round, since a rollout has many rounds of the same weights. Neighbour:
-`hf_policy.py` samples from the folded model.
+bits keeps its weights and multiplies with the adapter's two factors besides. The layers' own
+weights stay as they are, so nothing has to be restored. What was made is kept from round to round,
+since a rollout has many rounds of the same weights. Neighbour: `hf_policy.py` samples from it.
 """
 
 from __future__ import annotations
@@ -87,26 +86,29 @@ def _in_use(module: Any) -> list[str]:
 
 @torch.no_grad()
 def _forward(module: Any) -> Callable[..., torch.Tensor]:
-    """The forward of a layer and its adapters, without PEFT's casts."""
+    """The forward of a layer and its adapters, in the format in which the trainer multiplies."""
     base, names = module.base_layer, _in_use(module)
     if base.weight.dtype == torch.float32:
         weight = base.weight.data
         for name in names:
             weight = weight + module.get_delta_weight(name)
         return lambda x, *_, **__: linear(x, weight, base.bias)
-    dtype = getattr(base, "compute_dtype", None) or base.weight.dtype
+    of_4_bits = getattr(base, "compute_dtype", None)
+    dtype = added = of_4_bits or base.weight.dtype
+    # On a CPU, `token_logprobs.py` takes bfloat16 for a model of bfloat16, too. Elsewhere the
+    # trainer has PEFT's forward, in float32: another format here would move log-probabilities.
+    if dtype != torch.bfloat16 or base.weight.device.type != "cpu":
+        # PEFT rounds the update of a layer of 4 bits, then adds it. Of 16 bits, it rounds the sum.
+        dtype, added = torch.float32, of_4_bits or torch.float32
     factors = [
-        (
-            module.lora_A[name].weight.to(dtype),
-            (module.scaling[name] * module.lora_B[name].weight).to(dtype),
-        )
-        for name in names
+        (module.lora_A[n].weight.to(dtype), (module.scaling[n] * module.lora_B[n].weight).to(dtype))
+        for n in names
     ]
 
     def forward(x: torch.Tensor, *_arguments: Any, **_options: Any) -> torch.Tensor:
         y: torch.Tensor = base(x)
         for down, up in factors:
-            y = y + linear(linear(x.to(dtype), down), up)
+            y = (y + linear(linear(x.to(dtype), down), up).to(added)).to(y.dtype)
         return y
 
     return forward
