@@ -13,7 +13,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-smollm2 setup-search full figures test-fast test test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-smollm2 setup-search full figures test test-chain test-all check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,7 +25,7 @@ MOVED := $(shell grep -s '^command = ' .venv/pyvenv.cfg | grep -vF ' $(CURDIR)/.
 ifneq ($(MOVED),)
 .PHONY: .venv/.ready
 endif
-.SILENT: full test-fast test test-all up down ui serve-env .venv/.ready
+.SILENT: full test test-chain test-all up down ui serve-env .venv/.ready
 .venv/.ready: pyproject.toml constraints.txt
 	@echo "setup: installing into .venv, which takes minutes the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
@@ -73,13 +73,13 @@ figures: ## Copy figures and results of the last run to plots/, which the README
 	@test -d reports/plots || { echo "figures: reports/plots is missing. Run make full first."; exit 1; }
 	cp reports/plots/*.png reports/evaluation.json plots/
 
-test-fast: setup ## Run the unit tests: no socket, no process, some minutes
-	$(TEST) tests/unit -m "not nightly"
+test: setup ## Run the tests of all parts
+	$(TEST) tests/unit tests/integration tests/attacks -m "not nightly"
 
-test: setup ## Run all tests except the nightly ones
-	$(TEST) -m "not nightly"
+test-chain: setup ## Run the tests of whole pipelines, with Prefect's and MLflow's servers
+	$(TEST) tests/chain -m "not nightly"
 
-test-all: setup ## Run the nightly tests too, which take minutes each
+test-all: setup ## Run all tests at once, also the nightly ones, which take minutes each
 	$(TEST)
 
 check: setup ## Check lint, format, types, imports, spelling and sizes
