@@ -13,7 +13,7 @@ BIN := .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-cuda lock-cuda setup-smollm2 setup-search full figures test test-chain test-all check up down ui serve-env bench
+.PHONY: help setup setup-cuda lock-cuda setup-smollm2 setup-search full figures test test-all test-nightly check up down ui serve-env bench
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,7 +25,7 @@ MOVED := $(shell grep -s '^command = ' .venv/pyvenv.cfg | grep -vF ' $(CURDIR)/.
 ifneq ($(MOVED),)
 .PHONY: .venv/.ready
 endif
-.SILENT: full test test-chain test-all up down ui serve-env .venv/.ready
+.SILENT: full test test-all test-nightly up down ui serve-env .venv/.ready
 .venv/.ready: pyproject.toml constraints.txt
 	@echo "setup: installing into .venv, which takes minutes the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
@@ -76,11 +76,12 @@ figures: ## Copy figures and results of the last run to plots/, which the README
 test: setup ## Run the tests of all parts
 	$(TEST) tests/unit tests/integration tests/attacks -m "not nightly"
 
-test-chain: setup ## Run the tests of whole pipelines, with Prefect's and MLflow's servers
-	$(TEST) tests/chain -m "not nightly"
+# At once, because the tests of pipelines wait for half of their time.
+test-all: setup ## Run these and the tests of whole pipelines, as CI does
+	$(TEST) -m "not nightly"
 
-test-all: setup ## Run all tests at once, also the nightly ones, which take minutes each
-	$(TEST)
+test-nightly: setup ## Run the tests that take minutes each
+	$(TEST) -m nightly
 
 check: setup ## Check lint, format, types, imports, spelling and sizes
 	$(BIN)/ruff check .
