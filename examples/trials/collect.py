@@ -141,7 +141,7 @@ def read(source: Path) -> Collection:
                     incomplete[reason].append(prompt_id)
                 continue
         left_out[reason].append(prompt_id)
-    for split in sorted({*SPLITS} - {one.split for one in kept.values()}):
+    if split := min({*SPLITS} - {one.split for one in kept.values()}, default=""):
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in left_out.items())
         raise CollectError(f"{folder}: no prompt of split {split} is left ({reasons or 'none'}).")
     return Collection(texts, list(kept.values()), left_out, incomplete)

@@ -77,7 +77,7 @@ def test_readers_choose_ranked_passages_of_other_problems(own, style, slips):
     # The server's own style: only the words of the turns differ.
     env = params.env.model_copy(update={"prompt_style": style})
     args = (env, params.rewards)
-    assert not any(keyed_plan.demonstration_fault(problem, *args) for problem in PROBLEMS)
+    assert {keyed_plan.demonstration_fault(problem, *args) for problem in PROBLEMS} == {None}
     told = {"rewards": params.rewards, "slips": slips}
     episodes, policy = played(sessions, env, PROBLEMS, **told)
     for number, (problem, episode) in enumerate(zip(PROBLEMS, episodes, strict=True)):

@@ -219,7 +219,7 @@ def test_an_adapter_is_folded_into_the_weights_only_while_it_plays(bits, dtype, 
     hook.remove()
     assert together.dtype == dtype
     with torch.no_grad(), adapted.disable_adapter():
-        assert float((adapted(input_ids=ids).logits - apart).abs().max()) > 5 * error
+        assert float((adapted(input_ids=ids).logits - apart).abs().max()) > max(0.5, 5 * error)
     assert together.float().numpy() == pytest.approx(apart.float().numpy(), abs=error)
     assert torch.equal(again, apart)
     assert all(torch.equal(value, before[name]) for name, value in adapted.named_parameters())
