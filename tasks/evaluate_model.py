@@ -89,7 +89,7 @@ def measure_model(
             with progress.doing(f"waiting for {base_url}"):
                 decoding(endpoint, generation.greedy).check()
                 decoding(endpoint, generation).check()
-        with progress.stage("evaluate"), environment(patient(params)) as url:
+        with progress.stage("evaluate"), environment(params) as url:
             alone = []
             if endpoint:
                 alone = evaluate.play_alone(subject, url, specs, params, label=model)
@@ -143,14 +143,6 @@ def _each(total: float | None, episodes: int) -> float | None:
 
 def _text(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
-
-
-def patient(params: Params) -> Params:
-    """Settings under which the environment keeps sessions of a slow model.
-
-    Settings of a Space stay as they are: it outlives the run, and a change would rebuild it.
-    """
-    return params if params.deploy.target == "space" else serving.patient(params)
 
 
 def require_nearly_all(

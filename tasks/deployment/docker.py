@@ -22,7 +22,7 @@ from env.settings import TEMPLATES
 from tasks.config.params import Params
 from tasks.deployment.build_context import stage
 from tasks.deployment.checks import healthy
-from tasks.deployment.local import HEALTHY_S, HOST, listener
+from tasks.deployment.local import HEALTHY_S, HOST, listener, patient
 from tasks.errors import ConfigError, StageError
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         StageError: the image cannot be built, or is not healthy in time.
     """
     seed = str(params.prepare.synthetic.seed)
-    tree = stage(with_localhost(params), "this machine's own", [], TREE)
+    tree = stage(with_localhost(patient(params)), "this machine's own", [], TREE)
     _docker("build", "--quiet", "--tag", LABEL, str(tree), wait_s=_BUILD_S)
     _remove_leftovers()
     with listener() as free:

@@ -30,6 +30,8 @@ HOST = "127.0.0.1"
 """Nobody else reaches a server that has no token."""
 HEALTHY_S = 120.0
 """Seconds until a server answers; it imports packages and makes problems first."""
+_PATIENCE_S = 7 * 86_400.0
+"""Least idle timeout of a run's own server, longer than any round of turns."""
 
 _numbers = itertools.count()
 
@@ -54,7 +56,7 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
     settings = (paths.RUN / f"{name}.yaml").resolve()
     log = LOGS / f"{name}.log"
     # This run owns the server and plays every split.
-    sections = params.model_dump(by_alias=True, mode="json", exclude={"env": {"splits"}})
+    sections = patient(params).model_dump(by_alias=True, mode="json", exclude={"env": {"splits"}})
     with ExitStack() as stack:
         stack.callback(_clean, settings, log.absolute())  # the block may change the directory
         with listener() as bound, log.open("wb") as stream:
@@ -84,6 +86,12 @@ def local_server(params: Params, data: Path | None) -> Iterator[str]:
         settings.unlink()  # already read; a killed process leaves no file
         logger.info("environment at %s, log in %s", url, log)
         yield url
+
+
+def patient(params: Params) -> Params:
+    """Settings of a server that ends with its run, so it needn't end sessions that wait."""
+    idle = max(params.env.idle_timeout_s, _PATIENCE_S)
+    return params.model_copy(update={"env": params.env.model_copy(update={"idle_timeout_s": idle})})
 
 
 def _clean(settings: Path, log: Path) -> None:

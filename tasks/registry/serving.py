@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from agent.policies.endpoint import EndpointPolicy
     from agent.settings import GenerationSettings
 
-PATIENCE_S = 7 * 86_400.0
-"""Idle timeout in seconds, longer than any round of turns; the server stops with the run anyway."""
-
-
 def endpoint(
     params: Params, base_url: str, model: str, generation: GenerationSettings, **limits: Any
 ) -> EndpointPolicy:
@@ -52,18 +48,12 @@ def endpoint(
     )
 
 
-def patient(params: Params) -> Params:
-    """Settings of a server that keeps the sessions of a slow model."""
-    idle = max(params.env.idle_timeout_s, PATIENCE_S)
-    return params.model_copy(update={"env": params.env.model_copy(update={"idle_timeout_s": idle})})
-
-
 def for_documents(params: Params) -> Params:
     """Settings of a server that plays on documents of the request.
 
     The server generates few problems, because it needs them only to start.
     """
-    env = patient(params).env.model_copy(update={"allow_documents": True})
+    env = params.env.model_copy(update={"allow_documents": True})
     collections = dict.fromkeys(params.prepare.synthetic.collections, 0) | {"test": 1}
     synthetic = params.prepare.synthetic.model_copy(update={"collections": collections})
     prepare = params.prepare.model_copy(update={"synthetic": synthetic})

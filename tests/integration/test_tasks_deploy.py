@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,8 @@ import pytest
 from helpers.sandbox_events import wait_for
 from helpers.services import python
 
+from env.client import Sessions
+from env.models import RLMAction
 from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.deployment import build_context, docker
@@ -32,6 +35,14 @@ def test_the_server_inherits_no_key_of_others(monkeypatch: pytest.MonkeyPatch) -
         servers = [child.environ() for child in children if "env.server.app" in child.cmdline()]
     (found,) = (names for names in servers if "RLM_OWN" in names)
     assert FOREIGN.isdisjoint(found)
+
+
+def test_no_session_of_a_stage_ends_because_the_policy_is_slow() -> None:
+    hasty = resolve(overrides=[FEW, "env.idle_timeout_s=0.1"])
+    with local_server(hasty, data=None) as url, Sessions(url, 1) as sessions:
+        sessions.reset(0, seed=0).result()
+        time.sleep(0.5)
+        assert sessions.step(0, RLMAction(text="FINAL([])")).result().frames
 
 
 OTHER_RULES = {"env.search_window": 9, "env.limits.max_turns": 5, "rewards.read_chars": 150}

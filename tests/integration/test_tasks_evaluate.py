@@ -19,7 +19,6 @@ from flows import cli
 from tasks import evaluate, evaluate_model, paths
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.registry.serving import PATIENCE_S, for_documents
 from tasks.reporting import progress
 from tasks.tracking import runs
 
@@ -258,10 +257,3 @@ def test_the_command_measures_a_model_that_lost_few_and_warns(served_folder, par
     told = json.loads((evaluate_model.REPORTS / "some-model.json").read_text())
     assert told["void_rate"] == pytest.approx(evaluate_model.MOST_VOID)
     assert "1 of 20 episodes of some/model (sampled) are void" in caplog.text
-
-
-def test_sessions_outlast_a_slow_model_except_on_a_space_which_would_be_rebuilt() -> None:
-    hasty, space = Params(), changed(Params(), deploy={"target": "space"})
-    assert evaluate_model.patient(hasty).env.idle_timeout_s == PATIENCE_S
-    assert evaluate_model.patient(space) == space
-    assert for_documents(hasty).env.idle_timeout_s == PATIENCE_S
