@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The whole chain on one graphics card in some ten minutes, and what it took there.
+# The whole chain on one graphics card in some ten minutes, and what it took there; then the speed of
+# decoding in the shape of Qwen3-4B, with a CUDA graph of each step and without.
 #
 #   MODEL=FOLDER bash benchmarks/card.sh [bf16|fp16|cpu]
 #
@@ -61,5 +62,54 @@ if (card := out / "card.csv").exists():
     print("peak MiB", max(int(line.split(",")[0]) for line in card.read_text().splitlines()))
 merge = json.loads((out / "export.json").read_text())
 print({name: merge[name] for name in ("logit_error", "limit", "effect") if name in merge})
+END
+$python - "$mode" << 'END' 2>&1 | tee "$out/decoding.txt"
+"""Print the tokens a second of the own loop, and how far its log-probabilities are from a pass."""
+import sys
+import time
+from dataclasses import replace
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from agent.decoding.row_buffer import CacheShape
+from agent.decoding.sampling import SampledTurn, sample
+
+card = sys.argv[1] != "cpu"
+torch.set_default_device("cuda" if card else "cpu")
+if card:
+    torch.set_default_dtype(torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
+width, layers, vocabulary, read, new = (2560, 36, 151_936, 500, 128) if card else (256, 2, 2000, 50, 9)
+torch.manual_seed(0)
+shape = dict(num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True)
+model = Qwen3ForCausalLM(Qwen3Config(
+    hidden_size=width, intermediate_size=4 * width - 512, num_hidden_layers=layers,
+    vocab_size=vocabulary, **shape
+)).eval()
+torch.set_default_device("cpu")
+print("frames  steps    tokens/s  GiB   log-probabilities differ by (mean, most)")
+for frames in (8, 32, 64):
+    for static in (False, True):
+        prompts = torch.randint(vocabulary, (frames, read)).tolist()
+        rows = [SampledTurn(n, ids, 0, None, limit=new, seed=n) for n, ids in enumerate(prompts)]
+        try:
+            kind = CacheShape.of(model)
+            if static and card and not kind.static:
+                sys.exit("no CUDA graph: see the warning above")
+            if card:
+                torch.cuda.reset_peak_memory_stats()
+            began = time.perf_counter()
+            list(sample(model, replace(kind, static=static), rows, frozenset(), 1.0))
+            speed = frames * new / (time.perf_counter() - began)
+            peak = torch.cuda.max_memory_allocated() / 2**30 if card else 0.0
+            with torch.no_grad():
+                ids = torch.tensor([prompts[0] + rows[0].sampled], device=model.device)
+                logps = model(ids).logits[0, read - 1 : -1].float().log_softmax(-1)
+            plain = logps.gather(1, ids[0, read:, None])[:, 0].cpu()
+            off = (plain - torch.tensor(rows[0].logprobs)).abs()
+            name = "graph" if static else "eager"
+            print(f"{frames:6}  {name}  {speed:10.0f}  {peak:4.1f}  {off.mean():.4f}, {off.max():.4f}")
+        except torch.OutOfMemoryError:
+            print(f"{frames:6}  out of memory")
 END
 exit "$code"

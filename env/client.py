@@ -114,8 +114,7 @@ class RLMEnv(EnvClient[RLMAction, RLMObservation, RLMState]):
         try:
             await super()._connect_async()
         except ConnectionError as error:
-            response = getattr(error.__cause__, "response", None)
-            if body := getattr(response, "body", None):
+            if body := getattr(getattr(error.__cause__, "response", None), "body", None):
                 words = body.decode(errors="replace")[:200]
                 raise ConnectionError(f"{self.base_url}: {words}") from None
             raise

@@ -219,9 +219,7 @@ def cell_message(
 
 def cut(text: str, chars: int) -> str:
     """The first `chars` characters, with a note of the number that was cut."""
-    if len(text) <= chars:
-        return text
-    return f"{text[:chars]}\n[{len(text) - chars} characters cut]"
+    return text if len(text) <= chars else f"{text[:chars]}\n[{len(text) - chars} characters cut]"
 
 
 def defuse(text: str) -> str:

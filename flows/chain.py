@@ -301,8 +301,7 @@ def prefect_server() -> Iterator[None]:
     server = processes.prefect_server(processes.free_port())
     try:
         processes.start(server, quiet=True, bound=True)
-        own = f"http://127.0.0.1:{server.port}/api"
-        with temporary_settings({PREFECT_API_URL: own, **secret}):
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.port}/api", **secret}):
             yield
     finally:
         notifications.flush()  # before the server stops

@@ -147,8 +147,7 @@ def tool_of(
             reports.cancel()
         if reply.answer.stop_reason != "final":
             raise ToolError(f"{asking.verdict(reply)} Ask a simpler question.")
-        price = reply.cost(model.params)
-        cost = Cost(**reply.usage.told(), price=price) if reply.usage else None
+        cost = Cost(**reply.usage.told(), price=reply.cost(model.params)) if reply.usage else None
         return PricedAnswer(**reply.answer.model_dump(), cost=cost)
 
     return server

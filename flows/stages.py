@@ -120,9 +120,8 @@ def reproduce(name: str) -> None:
     from dvc.exceptions import DvcException
 
     with ThreadPoolExecutor(1, thread_name_prefix="dvc") as executor:
-        work = executor.submit(_reproduce, name)
         try:
-            work.result()
+            executor.submit(_reproduce, name).result()
         except DvcException as error:
             if disk_is_full(error):  # of DVC itself, which keeps the results of a stage
                 raise StageError(f"{name}: {full_disk(error)}") from None

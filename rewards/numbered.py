@@ -131,8 +131,7 @@ def replied_numbers(answer: Any) -> set[int] | None:
     numbers = {int(word) for word in words if _is_number(word)}
     if not numbers:
         return set() if sum(map(len, items)) <= _LONGEST_NO else None
-    count = sum(map(_is_number, words))
-    return numbers if count >= _LEAST_NUMBERS * len(words) else None
+    return numbers if sum(map(_is_number, words)) >= _LEAST_NUMBERS * len(words) else None
 
 
 def _words(texts: Iterable[str]) -> Iterator[str]:

@@ -22,9 +22,8 @@ def _accepted(located: Located, alternative: Alternative, min_cover: float) -> b
     """Whether one item of the answer covers enough of it; fragments do not add up."""
     paper_id, start, end = alternative
     covered = (overlap(piece, alternative) for piece in located.pieces.get(paper_id, ()))
-    most = max((b - a for a, b in covered), default=0)
     # The tolerance absorbs rounding: 0.8 of 15 characters must be 12.
-    return most >= min_cover * (end - start) - 1e-9
+    return max((b - a for a, b in covered), default=0) >= min_cover * (end - start) - 1e-9
 
 
 def primary_objective(located: Located, evidence: Evidence, settings: RewardSettings) -> float:

@@ -121,8 +121,7 @@ def stored(wanted: str) -> AskedModel:
 
 
 def _ranked(params: Params) -> AskedModel:
-    by = "search by all-MiniLM-L6-v2 (no model)" if installed() else BY_WORDS
-    return AskedModel(by, params)
+    return AskedModel("search by all-MiniLM-L6-v2 (no model)" if installed() else BY_WORDS, params)
 
 
 def read_documents(docs: Path, params: Params) -> tuple[dict[str, str], list[str]]:

@@ -48,8 +48,7 @@ def run(params: Params, run: StageRun) -> Path:
     rows = {split: len(frame) for split, frame in files.items()}
     from tasks.data.expectations import run_checks, suites
 
-    generated = params.prepare.source == "synthetic"
-    checks = run_checks(tables, suites(params.prepare.levels, generated))
+    checks = run_checks(tables, suites(params.prepare.levels, params.prepare.source == "synthetic"))
     by_table = {name: [check for check in checks if check.table == name] for name in tables}
     write_text(
         DOCS / "index.html",

@@ -7,15 +7,19 @@ reads any number of tokens of each row, in one line: its linear layers see only 
 Attention works on the buffer where it lies, without a copy of the keys for each head that shares
 them, which would cost more than all else in a step of a small model on a CPU.
 
+A step of one token is thousands of small kernels, which Python launches more slowly than a card
+runs them. There, it is a CUDA graph (`StaticStep`).
+
 It supports decoders whose cache has plain growing layers of one shape: Llama, Qwen 2.5 and 3,
 Mistral without a window. `CacheShape.of` refuses others. Neighbour: `sampling.py`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,10 +29,18 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from agent.errors import PolicyError
 
+logger = logging.getLogger(__name__)
+
 _ATTENTION = "rows"
 """Name of this module's attention among those of transformers."""
 _WIDE = 32
 """Tokens of a row that are worth a copy of its columns."""
+_GRAPHS = "cuda"
+"""Type of the devices that have graphs."""
+_BLOCK = 64
+"""Columns of a static buffer are a multiple of it, because kernels need aligned masks."""
+_EAGER = 4
+"""Steps before a graph, which pays later and needs kernels that have run."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,8 @@ class CacheShape:
     dim: int
     dtype: torch.dtype
     device: torch.device
+    static: bool = False
+    """Whether steps of one token are static."""
 
     @staticmethod
     def of(model: Any) -> CacheShape:
@@ -73,10 +87,12 @@ class CacheShape:
                 "AttentionInterface. Serve the model behind an OpenAI-compatible endpoint."
             )
         ((size, dtype, where),) = kinds  # size: [1, heads, 1, dim]
-        return CacheShape(len(layers), size[1], size[3], dtype, where)
+        shape = CacheShape(len(layers), size[1], size[3], dtype, where)
+        return replace(shape, static=where.type == _GRAPHS and _captures(model, shape))
 
     def buffer(self, rows: int, columns: int) -> Tensor:
         """Keys and values of no token yet: [layers, 2, rows, heads, columns, dim]."""
+        columns += -columns % _BLOCK if self.static else 0
         size = (self.layers, 2, rows, self.heads, columns, self.dim)
         return torch.zeros(size, dtype=self.dtype, device=self.device)
 
@@ -270,17 +286,85 @@ def read(
         columns=max(part.stop for part in columns),
     )
     ids = of(token for _, _, part in tokens for token in part)
+    return _forward(model, buffer, ids, of(starts.values()), layout, 0 if logits else 1)
+
+
+def _forward(
+    model: Any, buffer: Tensor, ids_N: Tensor, starts_R: Tensor, layout: _Layout, kept: int
+) -> Tensor:
+    """Logits of the last `kept` tokens, or of all: [N, vocabulary]."""
     with _attention(model):
         output = model(
-            input_ids=ids[None],
-            attention_mask=_mask(model.config, buffer, of(starts.values()), layout),
-            position_ids=columns_N[None],
+            input_ids=ids_N[None],
+            attention_mask=_mask(model.config, buffer, starts_R, layout),
+            position_ids=layout.columns_N[None],
             past_key_values=Cache(layers=[_BufferLayer(kv[0], kv[1], layout) for kv in buffer]),
             use_cache=True,
-            logits_to_keep=0 if logits else 1,
+            logits_to_keep=kept,
             rows=layout,
         )
     return torch.as_tensor(output.logits)[0]
+
+
+class StaticStep:
+    """Passes of one token a row, whose tensors stay where they are.
+
+    All rows of the buffer read and look at all of its columns. Rows without a token overwrite their
+    first column. On a card, a pass replays a graph; elsewhere, it does the same without one.
+
+    Args:
+        model: its weights stay where they are, too.
+        buffer: as in `read`.
+    """
+
+    def __init__(self, model: Any, buffer: Tensor) -> None:
+        self._model, self.buffer = model, buffer
+        rows = torch.arange(buffer.shape[2], device=buffer.device)
+        self._inputs = rows.new_zeros(2, len(rows))
+        """Token and column of each row."""
+        self._layout = _Layout(rows, self._inputs[1], None, None, 1, buffer.shape[-2])
+        self._graph: Any = None
+        self._passes = 0
+        self._logits = torch.empty(0)
+
+    def read(self, tokens: Sequence[tuple[int, int, Sequence[int]]]) -> Tensor:
+        """Logits of one token of each of some rows, as `read` returns them."""
+        rows, columns, parts = zip(*tokens, strict=True)
+        given = torch.zeros(self._inputs.shape, dtype=torch.long)
+        given[:, rows] = torch.tensor([[part[0] for part in parts], columns])
+        self._inputs.copy_(given)
+        self._passes += 1
+        if self._passes == _EAGER + 1 and self.buffer.device.type == _GRAPHS:
+            self._capture()
+        if self._graph:
+            self._graph.replay()
+        else:
+            self._logits = self._step()
+        return self._logits[list(rows)]
+
+    def _step(self) -> Tensor:
+        ids, columns = self._inputs
+        return _forward(self._model, self.buffer, ids, columns, self._layout, 0)
+
+    def _capture(self) -> None:
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        # A capture that fails leaves its stream behind; other threads may use the card.
+        with torch.cuda.stream(here), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._logits = self._step()
+        self._graph = graph
+
+
+def _captures(model: Any, shape: CacheShape) -> bool:
+    """Whether a graph of the model's step can be made; the log says why not."""
+    step = StaticStep(model, shape.buffer(1, _BLOCK))
+    try:
+        with torch.inference_mode():
+            for column in range(_EAGER + 1):
+                step.read([(0, column, [0])])
+    except RuntimeError as error:
+        logger.warning("decoding is slow, because no CUDA graph of a step can be made: %s", error)
+        return False
+    return True
 
 
 def _mask(config: Any, buffer: Tensor, starts_R: Tensor, layout: _Layout) -> Tensor:
@@ -288,8 +372,7 @@ def _mask(config: Any, buffer: Tensor, starts_R: Tensor, layout: _Layout) -> Ten
     groups = config.get_text_config().num_attention_heads // buffer.shape[3]
     last = starts_R[:, None] + torch.arange(layout.width, device=buffer.device)
     columns = torch.arange(layout.columns, device=buffer.device)
-    hidden = torch.finfo(buffer.dtype).min
     mask = torch.zeros(1, dtype=buffer.dtype, device=buffer.device).masked_fill(
-        columns > last[:, None, :, None], hidden
+        columns > last[:, None, :, None], torch.finfo(buffer.dtype).min
     )  # [R, 1, W, columns]
     return mask.repeat(1, 1, groups, 1) if layout.width > 1 else mask.expand(-1, -1, groups, -1)

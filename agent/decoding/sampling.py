@@ -23,7 +23,7 @@ from torch import Tensor
 from agent.decoding import row_buffer
 from agent.decoding.drafts import Drafter, DraftStore
 from agent.decoding.prefix_tree import in_order
-from agent.decoding.row_buffer import CacheShape
+from agent.decoding.row_buffer import CacheShape, StaticStep
 
 _GROW = 64
 """Columns that a full buffer grows by."""
@@ -33,9 +33,8 @@ _PREFILL = 8192
 """Most tokens that are read at once."""
 _GUESSED = 512
 """Most tokens of a step with guesses, which bounds its logits."""
-_FREE_TOKENS = {"cpu": 16.0}
-"""Tokens that cost as much arithmetic as reading the weights takes time, by type of device."""
-_OTHER_FREE_TOKENS = 128.0
+_FREE_TOKENS = 16.0
+"""Tokens that cost a CPU as much arithmetic as reading the weights takes time."""
 _ROW_COST = 0.8
 """Time of a row in a step for its keys and values, as a multiple of a token's arithmetic."""
 _BLOCK = 256
@@ -97,8 +96,10 @@ class Batch:
         self.lines = [_Line(parts[at], slot, parts[at][0].cached) for slot, at in enumerate(order)]
         self.spare = list(range(len(parts), len(rows)))
         """Slots without a line."""
-        columns = max(len(row.tokens) + min(_GROW, row.limit) for row in rows)
+        room = max(row.limit for row in rows) if shape.static else _GROW
+        columns = max(len(row.tokens) + min(room, row.limit) for row in rows)
         self.kv = shape.buffer(len(rows), columns)
+        self.static = StaticStep(model, self.kv)
         firsts = [line.rows[0] for line in self.lines]
         for slot, row in enumerate(firsts):
             if row.past is not None:
@@ -123,6 +124,10 @@ class Batch:
         if needed > self.kv.shape[-2]:
             more = needed - self.kv.shape[-2] + _GROW
             self.kv = torch.nn.functional.pad(self.kv, (0, 0, 0, more))
+        if self.shape.static:
+            if self.static.buffer is not self.kv:
+                self.static = StaticStep(self.model, self.kv)
+            return self.static.read(tokens).float()
         used = self.kv[:, :, : tokens[-1][0] + 1]
         return row_buffer.read(self.model, used, tokens, logits=True).float()
 
@@ -213,8 +218,7 @@ def _slices(widths: Sequence[int]) -> list[slice]:
     cuts = [0]
     for index, width in enumerate(widths):
         too_many = (index - cuts[-1] + 1) * width > _PREFILL
-        too_ragged = width > 2 * widths[cuts[-1]] + 16
-        if index > cuts[-1] and (too_many or too_ragged):
+        if index > cuts[-1] and (too_many or width > 2 * widths[cuts[-1]] + 16):
             cuts.append(index)
     return [slice(a, b) for a, b in zip(cuts, [*cuts[1:], len(widths)], strict=True) if a < b]
 
@@ -244,9 +248,11 @@ def sample(
         rows: turns to sample.
         stop_ids: tokens that end a turn.
         temperature: of the sampling.
-        drafts: source of guesses, which gets the completed turns; None: guess nothing.
+        drafts: source of guesses, which gets the completed turns; None, or static steps: guess
+            nothing.
     """
     batch = Batch(model, shape, rows)
+    drafts = None if shape.static else drafts
     limit = max(row.limit for row in rows)
     generators = [torch.Generator().manual_seed(row.seed) for row in rows]
     uniform = [torch.rand(limit, generator=g, dtype=torch.float64) for g in generators]
@@ -254,7 +260,7 @@ def sample(
     numbers = {row.place: number for number, row in enumerate(rows)}
     drafters = {row.place: Drafter(drafts, list(row.tokens)) for row in rows} if drafts else {}
     while batch.lines:
-        guesses = _guesses(batch.lines, drafters, shape.device.type)
+        guesses = _guesses(batch.lines, drafters)
         logits = batch.step(guesses)
         starts = itertools.accumulate((1 + len(guess) for guess in guesses), initial=0)
         running = [
@@ -285,15 +291,13 @@ def sample(
         yield from (row for row, _, _ in running if row.done)
 
 
-def _guesses(
-    lines: Sequence[_Line], drafters: Mapping[int, Drafter], device: str
-) -> list[Sequence[int]]:
+def _guesses(lines: Sequence[_Line], drafters: Mapping[int, Drafter]) -> list[Sequence[int]]:
     """Guess of each line by its first row, as long as it pays; empty ones without drafters."""
     guesses: list[Sequence[int]] = [()] * len(lines)
     if not drafters:
         return guesses
     # A guessed token costs its arithmetic, and saves that and its part of a step, if it is right.
-    worth = 1 / (1 + _ROW_COST + _FREE_TOKENS.get(device, _OTHER_FREE_TOKENS) / len(lines))
+    worth = 1 / (1 + _ROW_COST + _FREE_TOKENS / len(lines))
     room = max(_GUESSED, 2 * len(lines)) - len(lines)
     for index, line in enumerate(lines):
         row = line.rows[0]

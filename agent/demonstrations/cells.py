@@ -57,6 +57,4 @@ def misspelt(code: str) -> str | None:
 def text_literal(text: str) -> str:
     """A Python literal, in double quotes where that needs no escapes."""
     written = repr(text)
-    if '"' in text or not written.startswith("'"):
-        return written
-    return f'"{written[1:-1]}"'
+    return written if '"' in text or not written.startswith("'") else f'"{written[1:-1]}"'

@@ -98,8 +98,7 @@ def ranked(problem: Problem, most: int, env: EnvSettings, rewards: RewardSetting
 
 def demonstration_fault(problem: Problem, env: EnvSettings, rewards: RewardSettings) -> str | None:
     """Reason why the plan finds nothing of a problem; None if it finds a part at least."""
-    longest = max((len(p) for p, _ in readers(problem, env, rewards)), default=0)
-    if longest > PROMPT_CHARS:
+    if max((len(p) for p, _ in readers(problem, env, rewards)), default=0) > PROMPT_CHARS:
         return f"a reader's prompt is longer than {PROMPT_CHARS} characters"
     found = ranked(problem, RANKED, env, rewards)
     if not any(_is_gold(problem, passage, rewards) for passage in found):

@@ -108,8 +108,7 @@ def lessons(
         )
         others = dict.fromkeys(passage for _, passage in [*drawn[: many // 2], *alike])
         hard = [passage for passage in others if passage not in gold]
-        room = max(0, many - len(gold))
-        for passage in [*gold, *hard[:room]]:
+        for passage in [*gold, *hard[: max(0, many - len(gold))]]:
             yield reader_prompt(problem.question, passage), YES_OR_NO[passage in gold]
 
 

@@ -236,8 +236,7 @@ def _cached(source: SourceModel, name: str) -> bool:
 
 def _access() -> dict[str, Any]:
     """Address of the Hub and token; a token that a login stored on disk is not used."""
-    token = os.environ.get("HF_TOKEN") or False
-    return {"endpoint": os.environ.get("HF_ENDPOINT"), "token": token}
+    return {"endpoint": os.environ.get("HF_ENDPOINT"), "token": os.environ.get("HF_TOKEN") or False}
 
 
 def _ask_hub(settings: ModelSettings) -> SourceModel:

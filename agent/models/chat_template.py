@@ -187,8 +187,7 @@ def _continuation(prompt: str, reply: str, whole: str) -> str | None:
     Models of some templates write the space before the reply themselves.
     """
     rest = whole.removeprefix(prompt).lstrip(" ")
-    fits = whole.startswith(prompt) and rest.startswith(reply)
-    return rest.removeprefix(reply) if fits else None
+    return rest.removeprefix(reply) if whole.startswith(prompt) and rest.startswith(reply) else None
 
 
 def _fold_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -182,8 +182,7 @@ class _Wiring:
             width = min(self.size, step)
             _link(attention, first, width, self.half + start, self.half + start, _TOKEN_STD)
             # The first token holds itself in its second half; its value is set to zero.
-            token = self.embedding[self.tokenizer.get_vocab()[SYSTEM]]
-            held = token[start : start + width] / _FLAG
+            held = self.embedding[self.tokenizer.get_vocab()[SYSTEM]][start : start + width] / _FLAG
             attention.v_proj.weight[first : first + width, self.half + self.start] = -held
 
     def _turn_page(self, attention: LlamaAttention) -> None:

@@ -254,8 +254,7 @@ def with_slip(conversation: Conversation, rng: Random) -> tuple[Conversation, in
         The longer conversation and the index of the broken message. If no attempt is broken, the
         conversation itself and None.
     """
-    turns = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
-    at = rng.choice(turns)
+    at = rng.choice([i for i, message in enumerate(conversation) if message["role"] == "assistant"])
     for _ in range(_TRIES):
         broken = _break(conversation[at]["content"], rng)
         error = _error(broken)

@@ -31,8 +31,7 @@ def in_grammar(text: str) -> str:
         finals = ((_FINAL.fullmatch(line), line) for line in lines)
         return thought + end + "\n".join(found[1] if found else line for found, line in finals)
     first, mark, label = fences[0]
-    ends = (n for n in range(first + 1, len(lines)) if lines[n].rstrip().endswith(mark))
-    last = next(ends, -1)
+    last = next((n for n in range(first + 1, len(lines)) if lines[n].rstrip().endswith(mark)), -1)
     beside = lines[:first] + lines[last + 1 :]
     # A bare fence beside a final line holds a quote.
     if fences[-1][0] <= last and (label or not any(map(_FINAL.fullmatch, beside))):

@@ -83,10 +83,9 @@ def oracle(problems: Iterable[Problem]) -> Scripted:
 
     def script(seen: Seen) -> str:
         assert seen.request.problem is not None
-        by_paper = gold[seen.request.problem.problem_id]
         if seen.request.depth:
             paper_id = seen.task.partition("\n")[0].removeprefix("Quote ")
-            return block(f"FINAL({by_paper[paper_id]!r})")
+            return block(f"FINAL({gold[seen.request.problem.problem_id][paper_id]!r})")
         return block(
             f"p = {prompts[seen.request.problem.problem_id]!r}\n"
             "r = []\n"

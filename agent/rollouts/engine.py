@@ -83,8 +83,7 @@ def play(
     count = min(sessions, len(specs))
     if not count:
         return []
-    context = Sessions(where, count) if isinstance(where, str) else nullcontext(where)
-    with context as opened:
+    with Sessions(where, count) if isinstance(where, str) else nullcontext(where) as opened:
         rounds = _Rounds(policy, opened, specs, on_episode, whole_answers, on_turn)
         return rounds.run(min(count, opened.count))
 

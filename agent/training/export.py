@@ -96,9 +96,7 @@ def error_limit(dtype: str, arithmetic: str) -> float:
         dtype: number format of the merged weights.
         arithmetic: number format in which both models compute. In 16 bit, each layer rounds too.
     """
-    if arithmetic == "float32":
-        return LIMITS[dtype]
-    return 2 * max(LIMITS[dtype], LIMITS[arithmetic])
+    return LIMITS[dtype] if arithmetic == "float32" else 2 * max(LIMITS[dtype], LIMITS[arithmetic])
 
 
 def observe(

@@ -84,8 +84,7 @@ def mergeable(base: Path) -> Path:
     Raises:
         ExportError: the base is quantised and has no twin.
     """
-    config = json.loads((base / "config.json").read_text(encoding="utf-8"))
-    if "quantization_config" not in config:
+    if "quantization_config" not in json.loads((base / "config.json").read_text(encoding="utf-8")):
         return base
     twin = base / model_files.TWIN
     if not twin.is_dir():

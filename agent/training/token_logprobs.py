@@ -160,8 +160,7 @@ def _read(model: Any, tree: PrefixTree, nodes_K: Tensor) -> Tensor:
 def _layout(tree: PrefixTree, copies: int, dtype: torch.dtype) -> _Layout:
     """Where the nodes attend; `copies` heads share their keys, and queries have this dtype."""
     parts = [_part(group, copies, dtype) for group in _groups(tree)]
-    asked = torch.cat([part.asked_Q[part.kept_n] for part in parts])
-    return _Layout(parts, asked.argsort())
+    return _Layout(parts, torch.cat([part.asked_Q[part.kept_n] for part in parts]).argsort())
 
 
 _Sequence = tuple[int, np.ndarray]

@@ -195,8 +195,7 @@ class TreeGRPOTrainer(WholeCheckpoints, RowLossTrainer):
         loss = torch.zeros((), device=self.accelerator.device)
         for place, batch in enumerate(self._counted("gradient", self._batches), 1):
             # Ranks exchange gradients once, with the last micro-batch.
-            last = place == len(self._batches)
-            with nullcontext() if last else self.accelerator.no_sync(model):
+            with nullcontext() if place == len(self._batches) else self.accelerator.no_sync(model):
                 # Without gradients at all, not even momentum moves the weights.
                 with torch.set_grad_enabled(self._learns), self.compute_loss_context_manager():
                     part = self.compute_loss(model, batch)
@@ -265,8 +264,7 @@ class TreeGRPOTrainer(WholeCheckpoints, RowLossTrainer):
         # TRL's figure counts weights as tokens.
         self._note("train/entropy", -float(trainer.mean()) if len(trainer) else 0.0)
         # After a resume, the first step with a comparison is checked too.
-        due = self._resumed or logprob_check.due(step)
-        if due or not math.isfinite(mismatch.max):
+        if self._resumed or logprob_check.due(step) or not math.isfinite(mismatch.max):
             logprob_check.require_agreement(mismatch, exact=self._exact, step=step)
         self._resumed = False
 

@@ -183,10 +183,9 @@ def field_fault(problem: Problem, size: int) -> str | None:
         return str(error)
     if method not in METHODS[problem.split]:
         return f"{method} is a method of another split than {problem.split}"
-    if problem.split == "train":
-        texts = "\n".join(paper.text for paper in problem.papers)
-        if named := _any_untrained(size).findall(texts):
-            return f"{min(named)} is a benchmark of no training problem"
+    texts = "\n".join(paper.text for paper in problem.papers)
+    if problem.split == "train" and (named := _any_untrained(size).findall(texts)):
+        return f"{min(named)} is a benchmark of no training problem"
     hits = Counter(span.paper_id for span in problem.candidates)
     if problem.candidates != sentences_with(method, problem.papers) or any(
         hits[paper.paper_id] != HITS for paper in problem.papers

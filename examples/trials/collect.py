@@ -185,8 +185,7 @@ def _evidence(rows: pd.DataFrame | None, text: str) -> tuple[dict[str, list[Char
     """Spans of each doctor, merged, and the reason why some or all are left out."""
     if rows is None:
         return {}, "no doctor annotated it"
-    confirmed = rows[["Valid Label", "Valid Reasoning"]].map(_true).all(axis="columns")
-    valid = rows[confirmed]
+    valid = rows[rows[["Valid Label", "Valid Reasoning"]].map(_true).all(axis="columns")]
     marked: dict[str, list[CharInterval]] = defaultdict(list)
     broken = ""
     for row in valid.to_dict("records"):

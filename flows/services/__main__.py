@@ -59,8 +59,7 @@ def ui(open_pages: bool = True) -> None:
         asks = f"   (password: {password()})" if service == processes.SERVER else ""
         url += "/#/experiments/1/runs?compareRunsMode=CHART" if name == "MLflow" else ""
         typer.echo(f"{name:8} {url}{asks if healthy else '   (not running: make up)'}")
-        display = sys.platform == "darwin" or os.environ.get("DISPLAY")
-        if open_pages and healthy and display:
+        if open_pages and healthy and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
             webbrowser.open(url)
     typer.echo("Report   reports/index.html")
 

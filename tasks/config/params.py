@@ -40,9 +40,7 @@ class Params(Settings):
     @property
     def serving(self) -> GenerationSettings:
         """Decoding of a served model and of promotion, as `promote.mode` says."""
-        if self.promote.mode == "greedy":
-            return self.generation.greedy
-        return self.generation
+        return self.generation.greedy if self.promote.mode == "greedy" else self.generation
 
     @model_validator(mode="after")
     def _fits_together(self) -> Params:

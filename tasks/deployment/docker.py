@@ -98,8 +98,7 @@ def boundary(params: Params) -> list[str]:
 def _wait(url: str, name: str) -> None:
     deadline = time.monotonic() + HEALTHY_S
     while not healthy(url, timeout_s=5.0):
-        running = _docker("inspect", "--format", "{{.State.Running}}", name)
-        if running != "true":
+        if _docker("inspect", "--format", "{{.State.Running}}", name) != "true":
             raise StageError(f"the container {name} ended. Its last lines:\n{_log(name)}")
         if time.monotonic() > deadline:
             raise StageError(

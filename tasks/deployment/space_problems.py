@@ -72,8 +72,7 @@ def problems_of(params: Params, hub: Hub, space: str, data: Path | None) -> Spac
     name = hub.full_name(settings.dataset)
     why = "the one of deploy.space.dataset must be private: it has the gold of every problem"
     hub.create(name, "dataset", private=True, why=why)
-    revision = hub.push(name, "dataset", data)
-    values = {variables.DATASET: name, variables.DATASET_REVISION: revision}
+    values = {variables.DATASET: name, variables.DATASET_REVISION: hub.push(name, "dataset", data)}
     return SpaceProblems("read from a private data set", values, {variables.DATASET_TOKEN: token})
 
 

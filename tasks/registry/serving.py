@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agent.policies.endpoint import EndpointPolicy
     from agent.settings import GenerationSettings
 
+
 def endpoint(
     params: Params, base_url: str, model: str, generation: GenerationSettings, **limits: Any
 ) -> EndpointPolicy:

@@ -148,8 +148,7 @@ def _shade_levels(axes: Axes, train: pd.DataFrame) -> None:
         axes.axvspan(start, end, color=colour, linewidth=0, zorder=0)
         narrow = _narrow(train, start, end)
         place = start + 0.002 * len(train) if narrow else (start + end) / 2
-        side = "left" if narrow else "center"
-        axes.text(place, 1.035, level, ha=side, va="center", fontsize=9.5)
+        axes.text(place, 1.035, level, ha="left" if narrow else "center", va="center", fontsize=9.5)
 
 
 def _narrow(train: pd.DataFrame, start: float, end: float) -> bool:

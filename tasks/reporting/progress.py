@@ -146,8 +146,7 @@ class Reporter:
         works = list(self.works)
         parts = ["; ".join(filter(None, map(str, works)))]
         if all(work.left_s() is None for work in works):
-            began = works[0].began if works else self._began
-            parts.append(f"{_in_words(now - began)} so far")
+            parts.append(f"{_in_words(now - (works[0].began if works else self._began))} so far")
         self.say(", ".join(filter(None, parts)))
 
     def say(self, text: str) -> None:

@@ -388,9 +388,8 @@ def stage_run(name: str, params: Params, title: str | None = None) -> Iterator[S
             yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
-        recorded = run.end("FAILED")
         if isinstance(error, PipelineError):
-            error.recorded = recorded
+            error.recorded = run.end("FAILED")
         raise
     except BaseException:
         run.end("KILLED")

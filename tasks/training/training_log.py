@@ -45,8 +45,7 @@ class TrainingLog:
     def add_episodes(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Add the best, the worst and two other episodes: readers notice exploits first."""
         valid = [t for t in trajectories if t.void is None]
-        ranked = sorted(valid, key=lambda t: t.reward or 0.0, reverse=True)
-        shown = spread(ranked, SHOWN)
+        shown = spread(sorted(valid, key=lambda t: t.reward or 0.0, reverse=True), SHOWN)
         self.episodes += [{"step": step, **transcript(t, "train", "sampled")} for t in shown]
         self._run.log_table(
             [

@@ -204,8 +204,7 @@ def said(session: ClientConnection) -> Any:
 
 def printed(session: ClientConnection, code: str) -> str:
     """The frames of the root's answer to a cell that no clock ended."""
-    text = f"```repl\n{code}\n```"
-    session.send(json.dumps({"type": "step", "data": {"text": text}}))
+    session.send(json.dumps({"type": "step", "data": {"text": f"```repl\n{code}\n```"}}))
     seen = json.loads(session.recv(timeout=30))["data"]["observation"]
     assert seen["void"] is None
     return str(seen["frames"])

@@ -42,8 +42,7 @@ def sized(data: bytes) -> bytes:
 
 def sent_by_hand(header: dict[str, Any]) -> WireFrame | None:
     """What arrives of a frame that no honest worker sends."""
-    head = json.dumps(header, separators=(",", ":")).encode()
-    return receive(sized(sized(head)), piece=1 << 16)
+    return receive(sized(sized(json.dumps(header, separators=(",", ":")).encode())), piece=1 << 16)
 
 
 @given(JSON, st.sampled_from([1 << 18, 1, 2, 5, 9]))

@@ -148,8 +148,7 @@ def test_what_a_killed_chain_left_is_stopped_and_said(project, capfd):
     paths.RUN.mkdir(exist_ok=True)
     chain.MARK.write_text(json.dumps({"run_id": parent.run_id, "process": str(gone.pid)}))
     with subprocess.Popen("cat", stdin=subprocess.PIPE) as other:
-        killed = chain.clean_after_killed_run()
-        chain.print_kept([], killed)
+        chain.print_kept([], chain.clean_after_killed_run())
         assert ended(left)
         assert other.poll() is None
     assert "The last run was killed" in capfd.readouterr().out

@@ -94,8 +94,7 @@ def test_dvc_watches_all_settings_that_a_stage_reads() -> None:
     free = {"threads", "env.max_sessions", "deploy", "model_dump"}
     for name, stage in DVC.items():
         watched = {key for part in stage["params"] for key in part["params.resolved.yaml"]}
-        tree = ast.parse((ROOT / f"tasks/{name}.py").read_text())
-        for node in ast.walk(tree):
+        for node in ast.walk(ast.parse((ROOT / f"tasks/{name}.py").read_text())):
             path = dotted(node)
             if path is None or path in free or path.split(".")[0] in free:
                 continue

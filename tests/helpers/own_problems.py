@@ -16,6 +16,5 @@ def read_own(
 ) -> Found:
     """Problems of `prepare.files`, whose values may be paths."""
     texts = {name: None if value is None else str(value) for name, value in files.items()}
-    settings = FilesSettings.model_validate(texts)
-    drafts, left_out = read_files(settings, splits, bounds)
+    drafts, left_out = read_files(FilesSettings.model_validate(texts), splits, bounds)
     return replace(prepare.find(drafts, splits, bounds), left_out=left_out)

@@ -117,8 +117,7 @@ def span_f1(retrieved: set[Char], facts: Facts) -> tuple[float, float, float]:
     gold = {char for fact in single for char in chars(fact[0])}
     found: float = len(retrieved & gold)
     for fact in several:
-        share = max(len(retrieved & chars(a)) / len(chars(a)) for a in fact)
-        found += share * longest(fact)
+        found += max(len(retrieved & chars(a)) / len(chars(a)) for a in fact) * longest(fact)
     recall = found / (len(gold) + sum(map(longest, several)))
     right = retrieved & {char for fact in facts for a in fact for char in chars(a)}
     precision = len(right) / len(retrieved) if retrieved else 0.0

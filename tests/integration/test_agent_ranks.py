@@ -77,8 +77,7 @@ def check_against_one(folder: Path, name: str, settings: dict[str, Any]) -> None
 def test_two_ranks_train_like_one_resume_and_undo_a_nan_of_one(tmp_path, monkeypatch, warm):
     folder = tmp_path / "two"
     cases: dict[str, Any] = {name: {"settings": settings} for name, settings in CASES.items()}
-    start = str(folder / "short/checkpoint-2")
-    cases["resumed"] = {"settings": CASES["short"], "start": start}
+    cases["resumed"] = {"settings": CASES["short"], "start": str(folder / "short/checkpoint-2")}
     cases["nan"] = {"settings": CASES["short"], "nan_at": 2}
     run_ranks(monkeypatch, warm, folder, cases)
     for name, settings in CASES.items():

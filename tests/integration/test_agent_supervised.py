@@ -53,8 +53,7 @@ def gradient(model: Any) -> torch.Tensor:
 
 def sft_gradient(folder: Path, model: Any) -> torch.Tensor:
     """Gradient of random ids; their step has 100,000 labels."""
-    rng = torch.Generator().manual_seed(0)
-    ids = torch.randint(3, 500, (8, 40), generator=rng).tolist()
+    ids = torch.randint(3, 500, (8, 40), generator=torch.Generator().manual_seed(0)).tolist()
     rows = [{"input_ids": row, "labels": [IGNORED] * 20 + row[20:]} for row in ids]
     return steps_gradient(trainer_of(folder, model, tokenizer(), rows, 160), 100_000)[1]
 

@@ -188,8 +188,7 @@ def test_the_trainers_never_split_a_batch_over_gpus(tmp_path):
 
     train = TrainSettings()
     grpo = training_arguments(train, tmp_path)
-    supervised = supervised_arguments(SftSettings(), train, tmp_path)
-    for arguments in (grpo, supervised):
+    for arguments in (grpo, supervised_arguments(SftSettings(), train, tmp_path)):
         assert arguments.device is not None  # counts the GPUs, unless it has already
         assert arguments.n_gpu == 1
 

@@ -114,8 +114,7 @@ def test_own_documents_play_without_a_reward(session: Sessions) -> None:
 
 def test_a_lost_connection_voids_the_episode_and_the_next_reset_reconnects(session):
     session.reset(0, seed=0).result()
-    client = session._clients[0]
-    session._loop.call_soon_threadsafe(client._ws.transport.abort)
+    session._loop.call_soon_threadsafe(session._clients[0]._ws.transport.abort)
     with pytest.raises(EpisodeError):
         session.step(0, RLMAction(text="x")).result()
     assert session.reset(0, seed=0).result().frames[0].status == "ready"

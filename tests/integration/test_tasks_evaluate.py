@@ -60,8 +60,7 @@ def short(project: Params) -> Params:
 
 def with_settings(params: Params, settings: dict[str, Any]) -> Params:
     """The parameters with other settings of the stage, without a check of their bounds."""
-    evaluate = params.evaluate.model_copy(update=settings)
-    return params.model_copy(update={"evaluate": evaluate})
+    return params.model_copy(update={"evaluate": params.evaluate.model_copy(update=settings)})
 
 
 def test_a_killed_run_leaves_what_it_has_played_to_the_next(short, monkeypatch, capsys):

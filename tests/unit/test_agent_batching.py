@@ -132,10 +132,9 @@ def test_a_root_that_was_cut_is_out_of_the_loss_and_a_truncated_one_is_blamed():
 
 
 def test_scales_of_the_advantages():
-    rewards = [[1.0, 0.0], [0.6, 0.4]]
 
     def scaled(how: str) -> list[list[float]]:
-        return relative_advantages(rewards, TrainSettings(scale_rewards=how))
+        return relative_advantages([[1.0, 0.0], [0.6, 0.4]], TrainSettings(scale_rewards=how))
 
     np.testing.assert_allclose(scaled("none"), [[0.5, -0.5], [0.1, -0.1]])
     with_voids = relative_advantages([[0.9, None, None], [0.9, 0.1, None]], SETTINGS)

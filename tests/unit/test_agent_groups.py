@@ -200,8 +200,7 @@ def test_voiding_poor_episodes_does_not_pay(cheat: Void) -> None:
     luck = Random(0)
     env = Env(lambda spec: luck.random() if len(env.calls) > 1 else by_seed(spec), cheat)
     drawn = draw(env, EIGHT)
-    honest = rewards(draw(Env(by_seed), EIGHT))
-    for group, other in zip(drawn.groups, honest, strict=True):
+    for group, other in zip(drawn.groups, rewards(draw(Env(by_seed), EIGHT)), strict=True):
         lost = [i for i, value in enumerate(other) if value < 0.5]
         # One episode of a problem is excused: it was played again, or stays out.
         worse = [i for i in lost if group[i].reward is not None]

@@ -168,8 +168,7 @@ def test_an_adapter_is_laid_onto_its_base(tmp_path):
     adapted = with_adapter()
     adapted.save_pretrained(tmp_path / "adapter")
     model, tokenizer = load_model(saved(tmp_path / "base"), adapter=tmp_path / "adapter")
-    policy = TransformersPolicy(model.cpu(), tokenizer, settings())
-    for turns in converse(policy, [0, 1], 2):
+    for turns in converse(TransformersPolicy(model.cpu(), tokenizer, settings()), [0, 1], 2):
         got = [value for turn in turns for value in turn.logprobs]
         assert got == pytest.approx(sampled_logps(adapted, turns).tolist(), abs=1e-4)
         assert got != pytest.approx(sampled_logps(tiny(), turns).tolist(), abs=1e-2)

@@ -111,8 +111,7 @@ def test_weights_tell_read_written_and_names_apart(base):
     assert named == [0.1] * 2 + [3.0] * 2  # in the question; the keyword
     fields = [weight for text, weight in weighed if text.strip() == "speech"]
     assert fields == [0.1, 3.0]  # in the question; of the sentences that are kept
-    ends = [weight for text, weight in weighed if text == "<|end|>"]
-    assert ends == [0.1, 0.1, 1.0, 0.1, 1.0]
+    assert [weight for text, weight in weighed if text == "<|end|>"] == [0.1, 0.1, 1.0, 0.1, 1.0]
     assert {weight for text, weight in weighed if text == "<|assistant|>"} == {0.1}
     assert weighed[0][1] == 0.0
 

@@ -3,10 +3,12 @@
 import random
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from helpers.random_model import SIZES
+from helpers.recorded_graph import RecordedGraph, record_graphs
 
 from agent.decoding.drafts import Drafter, DraftStore
 from agent.decoding.row_buffer import CacheShape
@@ -101,8 +103,10 @@ def require_equal(model: Any, rows: Sequence[SampledTurn], temperature: float) -
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("kind", ["none", "empty", "right", "wrong", "overlong"])
-def test_turns_are_those_of_plain_passes_whatever_is_guessed(model, temperature, kind):
+@pytest.mark.parametrize("kind", ["none", "graph", "empty", "right", "wrong", "overlong"])
+def test_turns_are_those_of_plain_passes_whatever_is_guessed(model, temperature, kind, monkeypatch):
+    if kind == "graph":
+        record_graphs(monkeypatch)
     known = turns(prompts())
     run(model, known, temperature)
     store = None if kind == "none" else DraftStore()
@@ -119,6 +123,14 @@ def test_turns_are_those_of_plain_passes_whatever_is_guessed(model, temperature,
     require_equal(model, rows, temperature)
     assert len({len(row.sampled) for row in rows}) > 3
     assert any(row.sampled[-1] == STOP for row in rows) or temperature == 0
+    assert (RecordedGraph.replays > 20) == (kind == "graph")
+
+
+def test_a_model_whose_steps_cannot_be_recorded_plays_without_graphs(model, monkeypatch, caplog):
+    record_graphs(monkeypatch)
+    monkeypatch.setattr("torch.cuda.graph", mock.Mock(side_effect=RuntimeError("not permitted")))
+    assert not CacheShape.of(model).static
+    assert "decoding is slow, because no CUDA graph" in caplog.text
 
 
 def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():

@@ -77,8 +77,7 @@ def test_the_bootstrap_covers_the_truth_when_problems_of_a_collection_are_alike(
 def test_problems_are_balanced_and_chosen_by_the_seed() -> None:
     ids = {level: [f"{level}{i}" for i in range(50)] for level in ("easy", "medium", "hard")}
     chosen = choose_problems(ids, 20, seed=1)
-    count = [sum(level == name for level, _ in chosen) for name in ids]
-    assert count == [7, 7, 6]
+    assert [sum(level == name for level, _ in chosen) for name in ids] == [7, 7, 6]
     assert len(set(chosen)) == 20
     assert chosen != choose_problems(ids, 20, seed=2)
 

@@ -55,8 +55,7 @@ def one_by_one(model: torch.nn.Module, rows: Sequence[Row]) -> list[torch.Tensor
     found = []
     for ids, places in rows:
         logits = model(input_ids=torch.tensor([ids])).logits[0] / TEMPERATURE
-        logps = torch.log_softmax(logits, -1)
-        before = logps[[place - 1 for place in places]]
+        before = torch.log_softmax(logits, -1)[[place - 1 for place in places]]
         chosen = before[range(len(places)), [ids[place] for place in places]]
         found.append(torch.stack([chosen, -(before.exp() * before).sum(-1)]))
     return found

@@ -42,8 +42,7 @@ def accepts(app: typer.Typer, words: list[str]) -> None:
 @pytest.mark.parametrize(("page", "words"), lines("rlm"))
 def test_a_command_line_is_one_that_rlm_reads(page: str, words: list[str]) -> None:
     accepts(cli.app, words[1:])
-    changed = [after for word, after in pairwise(words) if word == "--set"]
-    config.resolve(overrides=changed)
+    config.resolve(overrides=[after for word, after in pairwise(words) if word == "--set"])
 
 
 @pytest.mark.parametrize(("page", "words"), lines("make"))

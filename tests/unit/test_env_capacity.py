@@ -31,5 +31,4 @@ def test_workers_are_limited_by_descriptors_and_by_processes() -> None:
 def test_workers_and_connections_of_all_sessions_have_descriptors() -> None:
     for hard in (64, 1024, 20_000):
         sessions = sessions_that_fit(1024, hard, None, None)[0]
-        workers = most_workers(hard)
-        assert 9 * sessions <= workers <= hard - sessions - 16 - 8
+        assert 9 * sessions <= most_workers(hard) <= hard - sessions - 16 - 8

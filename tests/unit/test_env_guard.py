@@ -91,10 +91,9 @@ def test_an_exceptions_text_reaches_neither_the_client_nor_a_line_of_its_own_in_
 async def test_a_client_that_leaves_ends_its_step() -> None:
     """Messages that it sent before do not hide that it left."""
     ended = asyncio.Event()
-    leave = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
 
     async def stepping(scope: Scope, receive: Receive, send: Send) -> None:
-        LEAVES.get().append(leave)
+        LEAVES.get().append(partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set))
         for _ in range(2):
             await receive()
         await ended.wait()  # the step
@@ -145,13 +144,11 @@ async def test_the_state_is_written_once_between_steps() -> None:
         while (message := await receive())["type"] != "websocket.disconnect":
             read.append(json.loads(message["text"])["type"])
             data = {"type": read[-1], "data": {"step_count": read.count("step")}}
-            text = json.dumps(data, separators=(",", ":"))
-            await send({"type": "websocket.send", "text": text})
+            await send({"type": "websocket.send", "text": json.dumps(data, separators=(",", ":"))})
 
     client = Client()
     task = client.starts(guarded(app=counting))
-    asked = [STATE] * 3 + ['{"type":"step","data":{"text":"a"}}', STATE, STATE]
-    for text in asked:
+    for text in [STATE] * 3 + ['{"type":"step","data":{"text":"a"}}', STATE, STATE]:
         client.says(text)
     client.inbox.put_nowait({"type": "websocket.disconnect", "code": 1006})
     await task

@@ -29,8 +29,7 @@ def world(split: Literal["train", "test"], collections: int) -> list[Problem]:
 def numbered(problem: Problem, number: int) -> Problem:
     """The problem under a speaking id, whose remainder by 12 is the number of gold papers."""
     collection = f"test-{problem.difficulty}-{12 * number + len(problem.gold_papers):04x}"
-    ids = {"problem_id": f"{collection}-0", "collection_id": collection}
-    return problem.model_copy(update=ids)
+    return problem.model_copy(update={"problem_id": f"{collection}-0", "collection_id": collection})
 
 
 def visible(problems: Sequence[Problem], level: str) -> Columns:

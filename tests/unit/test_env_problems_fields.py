@@ -143,8 +143,7 @@ def correlations(problems: tuple[Problem, ...]) -> list[float]:
 
 
 def test_neither_score_nor_wording_nor_place_tells_gold() -> None:
-    count = sum(len(problem.candidates) for problem in many())
-    assert max(correlations(many())) < 4 / count**0.5
+    assert max(correlations(many())) < 4 / sum(len(problem.candidates) for problem in many()) ** 0.5
 
 
 def test_gold_at_the_start_of_its_paper_would_be_seen() -> None:

@@ -94,15 +94,13 @@ def test_both_tables_are_large_enough_to_mean_something() -> None:
 
 
 def test_calls_without_a_rule_are_refused_whatever_their_arguments(machine: str) -> None:
-    ruled = {*COMPUTING, *BY_ARGUMENT}
-    for name in set(names(machine)) - ruled:
+    for name in set(names(machine)) - {*COMPUTING, *BY_ARGUMENT}:
         for values in ((), (3, 0, 3, ANONYMOUS), (3,) * 6, (2**64 - 1,) * 6):
             assert ask(machine, name, *values) == EPERM, name
 
 
 def test_numbers_that_name_no_call_are_refused(machine: str) -> None:
-    known = set(names(machine).values())
-    for number in (*set(range(1024)) - known, 5000, 0x3FFFFFFF):
+    for number in (*set(range(1024)) - set(names(machine).values()), 5000, 0x3FFFFFFF):
         assert decide(program(machine), MACHINES[machine], number, (3,)) == EPERM
 
 

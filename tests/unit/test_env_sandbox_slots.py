@@ -54,8 +54,7 @@ def order(slots: Slots, clock: Clock, waiting: list[tuple[str, float]]) -> list[
 
 def test_a_session_waits_until_the_others_have_had_as_much_time() -> None:
     clock = Clock()
-    waiting = [("long", 1.0), ("long", 1.0)] + [("short", 0.3)] * 6
-    got = order(Slots(1, clock), clock, waiting)
+    got = order(Slots(1, clock), clock, [("long", 1.0), ("long", 1.0)] + [("short", 0.3)] * 6)
     assert got == ["long", *["short"] * 4, "long", *["short"] * 2]
 
 
@@ -63,8 +62,7 @@ def test_a_session_saves_nothing_while_it_is_away() -> None:
     clock = Clock()
     slots = Slots(1, clock)
     order(slots, clock, [("busy", 5.0), ("busy", 5.0)])
-    waiting = [("away", 1.0)] * 3 + [("new", 1.0)] * 3
-    assert order(slots, clock, waiting) == ["away", "new"] * 3
+    assert order(slots, clock, [("away", 1.0)] * 3 + [("new", 1.0)] * 3) == ["away", "new"] * 3
 
 
 def test_ever_new_sessions_do_not_starve_one_that_is_ahead() -> None:

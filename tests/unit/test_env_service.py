@@ -70,8 +70,7 @@ def test_splits_without_problems_stop_the_server() -> None:
 
 def test_without_the_key_no_difficulty_tells_the_number_of_gold_papers() -> None:
     for rows in ([to_row(STORE.get(name)) for name in STORE.ids()], map(STORE.get, STORE.ids())):
-        store = ProblemStore(rows, "files")
-        of_files = partial(service, source="files", store=store)
+        of_files = partial(service, source="files", store=ProblemStore(rows, "files"))
         seen = of_files().problems_for()
         assert seen.difficulties() == [""]
         assert {seen.get(name).difficulty for name in seen.ids()} == {""}

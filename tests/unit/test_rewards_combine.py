@@ -176,8 +176,7 @@ def test_without_its_guard_the_cheat_would_pay(cheat, monkeypatch):
     assert score(facts(answer, papers_read=read), SETTINGS).total < 0.25
     for name, value in constants.items():
         monkeypatch.setattr(f"rewards.{name}", value)
-    guarded = SETTINGS.model_copy(update=settings)
-    assert score(facts(answer, papers_read=read), guarded).total > 0.4
+    assert score(facts(answer, papers_read=read), SETTINGS.model_copy(update=settings)).total > 0.4
 
 
 # --- guesses where only a reader can choose among sentences

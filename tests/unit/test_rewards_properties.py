@@ -103,8 +103,7 @@ def worlds(draw: st.DrawFn) -> World:
         read_chars=draw(st.integers(1, 8)),
     )
     ids = st.frozensets(st.sampled_from(sorted(papers)))
-    made_up = st.text("abc", min_size=2, max_size=8)
-    answer = draw(st.lists(items(papers) | made_up, max_size=6))
+    answer = draw(st.lists(items(papers) | st.text("abc", min_size=2, max_size=8), max_size=6))
     return World(papers, facts, answer, options, draw(ids))
 
 

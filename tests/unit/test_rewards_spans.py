@@ -62,8 +62,7 @@ def test_items_that_stand_at_too_many_places_point_at_nothing() -> None:
     assert locate(flood, papers, SETTINGS) == Located({}, 0)
     room = 5 * SETTINGS.max_items
     for places, counted in ((room, True), (room + 1, False)):
-        short = {"p1": "a" * (places + 19)}
-        assert bool(locate(["a" * 20], short, SETTINGS).pieces) == counted
+        assert bool(locate(["a" * 20], {"p1": "a" * (places + 19)}, SETTINGS).pieces) == counted
 
 
 def test_quotes_that_would_be_looked_for_without_end_point_at_nothing() -> None:

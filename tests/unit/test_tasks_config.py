@@ -32,8 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_params_yaml_says_defaults_and_nothing_else() -> None:
-    written = yaml.safe_load((ROOT / "params.yaml").read_text())
-    assert Params.model_validate(written) == Params()
+    assert Params.model_validate(yaml.safe_load((ROOT / "params.yaml").read_text())) == Params()
 
 
 def test_the_committed_settings_are_those_of_the_default_run() -> None:

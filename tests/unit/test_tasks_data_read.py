@@ -54,8 +54,7 @@ def test_rows_become_problems(tmp_path: Path) -> None:
     ]
     first = row("Kalvot", evidence=[{"alternatives": alternatives}], split="test")
     second = {**GOOD[1], "problem_id": "mine", "difficulty": "hard", "split": "train"}
-    others = [{**one, "split": "validation"} for one in GOOD[2:]]
-    found = read(tmp_path, first, second, *others)
+    found = read(tmp_path, first, second, *[{**one, "split": "validation"} for one in GOOD[2:]])
     assert found.rejected == []
     assert [problem.question for problem in found.problems] == [one["question"] for one in GOOD]
     one, two, *_ = found.problems
@@ -77,8 +76,7 @@ def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_p
         {"paper_id": "p", "start": text.index(fact), "end": len(text)},
     ]
     rows = [row("x", question=f"{one}?", papers=papers, evidence=[one]) for one in places]
-    found = read(tmp_path, *rows, *GOOD)
-    for problem in found.problems[:2]:
+    for problem in read(tmp_path, *rows, *GOOD).problems[:2]:
         shown = cell_message(problem.texts["p"], 0, [], "", LimitSettings())
         quote = shown[shown.index("A turn") :]
         assert quote == "A turn ends with < |im_end|> or [ /INST], as in ChatML."

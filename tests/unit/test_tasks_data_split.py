@@ -103,8 +103,7 @@ def test_no_pair_of_similar_papers_is_missed(drawn: list[list[int]], least: floa
         for j, two in enumerate(sets[:i]):
             pair = [problems[j], problems[i].model_copy(update={"split": "test"})]
             found = leaks(pair, SplitSettings(similar_papers=least))
-            share = len(one & two) / min(len(one), len(two))
-            assert bool(found) == (share >= least), (one, two)
+            assert bool(found) == (len(one & two) / min(len(one), len(two)) >= least), (one, two)
 
 
 # --- how collections fall ---
@@ -215,11 +214,9 @@ def test_questions_about_one_folder_are_split_with_the_documents_that_they_quote
     dealt, rejected = deal(candidates(folder), SETTINGS)
     assert rejected == []
     assert leaks(dealt, SETTINGS) == []
-    counts = [sum(one.split == split for one in dealt) for split in SPLITS]
-    assert counts == [77, 26, 25]
+    assert [sum(one.split == split for one in dealt) for split in SPLITS] == [77, 26, 25]
     assert len({one.collection_id for one in dealt}) == len(asked)
-    kept = {paper.text for one in dealt for paper in one.papers}
-    assert kept == set(named.values())
+    assert {paper.text for one in dealt for paper in one.papers} == set(named.values())
 
 
 # --- splits that the rows name ---

@@ -42,8 +42,7 @@ def stored() -> list[Problem]:
 def test_it_writes_a_file_per_split_that_gives_the_problems_back(place: Path) -> None:
     record = recorded(prepare, params := settings())
     assert stored() == generate(params.prepare.synthetic)
-    columns = tuple(pd.read_parquet("data/problems/test.parquet").columns)
-    assert columns == (*COLUMNS, CANDIDATES)
+    assert tuple(pd.read_parquet("data/problems/test.parquet").columns) == (*COLUMNS, CANDIDATES)
     assert record.metrics["data/train_rows"] == 4 * 3 * 3
     assert record.artifacts == [Path("data/report.json")]
 
@@ -74,8 +73,7 @@ TOPICS = ("Kalvot", "Mirbex", "Dorvek", "Jedgeb")
 def of_files(rows: list[dict[str, Any]]) -> Params:
     path = Path("mine.jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    prepared = {"source": "files", "files": {"path": str(path)}}
-    return parse_params({"prepare": prepared}, "test")
+    return parse_params({"prepare": {"source": "files", "files": {"path": str(path)}}}, "test")
 
 
 def test_a_users_file_becomes_the_data(place: Path) -> None:

@@ -177,8 +177,7 @@ async def _refuse(
     """Accept the connection, say why it gets no session, and close it."""
     await receive()
     await send({"type": "websocket.accept"})
-    text = _error({"message": message, "code": code.value})
-    await send({"type": "websocket.send", "text": text})
+    await send({"type": "websocket.send", "text": _error({"message": message, "code": code.value})})
     await send({"type": "websocket.close", "code": close, "reason": message[:120]})
 
 

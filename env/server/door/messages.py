@@ -89,8 +89,7 @@ def action_errors(data: Any) -> list[dict[str, Any]]:
     try:
         RLMAction.model_validate(data)
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        return short(errors)
+        return short(error.errors(include_url=False, include_context=False, include_input=False))
     return []
 
 

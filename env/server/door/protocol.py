@@ -115,8 +115,7 @@ class WholeBodies(H11Protocol):
         super().connection_made(transport)  # type: ignore[arg-type]
         with suppress(AttributeError, OSError):  # another event loop, a socket of a file
             transport.max_size = _READ_BYTES  # type: ignore[attr-defined]
-            connected = transport.get_extra_info("socket")
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def waits(self) -> bool:
         """Whether no request is under way, or its client doesn't read the answer."""

@@ -86,8 +86,7 @@ class RequestLimits:
                 await self._pace()
             if len(path) > _PATH_CHARS:
                 raise _Refused(414, f"a path has at most {_PATH_CHARS} characters")
-            limit = _MCP_BYTES if is_mcp else _BODY_BYTES
-            body = await self._read(scope, receive, limit)
+            body = await self._read(scope, receive, _MCP_BYTES if is_mcp else _BODY_BYTES)
             if body and not is_mcp:
                 _check(path, body)
         except _Refused as error:

@@ -112,8 +112,7 @@ def _program(seccomp: Any, machine: str) -> bytes:
     for operation in (_FUTEX_WAIT, _FUTEX_WAIT_BITSET, _FUTEX_WAKE, _FUTEX_WAKE_BITSET):
         wakes = operation in (_FUTEX_WAKE, _FUTEX_WAKE_BITSET)
         action = seccomp.ALLOW if wakes else seccomp.ERRNO(_ETIMEDOUT)
-        same = seccomp.Arg(1, seccomp.MASKED_EQ, _FUTEX_MASK, operation)
-        rules.add_rule(action, "futex", same)
+        rules.add_rule(action, "futex", seccomp.Arg(1, seccomp.MASKED_EQ, _FUTEX_MASK, operation))
     with tempfile.TemporaryFile() as file:
         rules.export_bpf(file)
         file.seek(0)

@@ -91,8 +91,7 @@ class Ledger:
             return holding not in self._holdings or self._excess(holding) <= 0
 
     def _excess(self, holding: Holding) -> float:
-        share = self.budget / len(self._workers) / self._workers[holding.session]
-        return holding.bytes - share
+        return holding.bytes - self.budget / len(self._workers) / self._workers[holding.session]
 
     def _crowding(self, holding: Holding) -> tuple[int, int]:
         return self._workers[holding.session], holding.bytes

@@ -87,8 +87,7 @@ class Meter:
             exact: whether to read them exactly in any case.
         """
         due = (cpu_s - self._cpu_s) * _EXACT_SHARE > self._cost_s
-        freed = now.resident < self._last.resident - _FREED
-        if self._exact and (exact or due or freed):
+        if self._exact and (exact or due or now.resident < self._last.resident - _FREED):
             started = time.thread_time()
             own = private(self._pid)
             self._cost_s = time.thread_time() - started
@@ -108,5 +107,4 @@ def added(last: MemoryUsage, now: MemoryUsage, own: int | None) -> int:
     grown = max(0, now.resident - last.resident)
     if own is None:
         return grown
-    copied = now.faulted - last.faulted - grown
-    return grown + max(0, min(copied, last.resident - own))
+    return grown + max(0, min(now.faulted - last.faulted - grown, last.resident - own))

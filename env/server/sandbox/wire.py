@@ -179,6 +179,4 @@ def clean(value: Any) -> Any:
         return {clean(str(key)): clean(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return tuple(clean(item) for item in value)
-    if isinstance(value, list):
-        return [clean(item) for item in value]
-    return value
+    return [clean(item) for item in value] if isinstance(value, list) else value

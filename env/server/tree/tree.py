@@ -288,9 +288,7 @@ class Tree:
 
     def _answer_chars(self, frame: Frame) -> int:
         """Limit of characters of a frame's answer."""
-        if frame.parent is None:
-            return MAX_ANSWER
-        return min(MAX_ANSWER, CHILD_CONTEXT_CHARS)
+        return MAX_ANSWER if frame.parent is None else min(MAX_ANSWER, CHILD_CONTEXT_CHARS)
 
     def _advance(self, frame: Frame, event: CellDone | SubCall) -> None:
         """Continue until the frame waits for children, needs the policy, or has ended.

@@ -127,8 +127,7 @@ def harden_worker(bpf: bytes | None, parent_pid: int, memory: int, cpu_s: int) -
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     if bpf is None:
         return ["rlimits"]
-    program = _Program(len(bpf) // 8, bpf)
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(_Program(len(bpf) // 8, bpf)))
     try:
         os.stat("/")
     except PermissionError:

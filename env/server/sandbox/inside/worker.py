@@ -203,8 +203,7 @@ class _Repl:
         return False
 
     def _ask(self, name: str, prompts: list[str], contexts: list[Any] | None) -> Any:
-        call = {"fn": name, "prompts": prompts, "contexts": contexts}
-        data = frame("call", self._number, call)
+        data = frame("call", self._number, {"fn": name, "prompts": prompts, "contexts": contexts})
         with self._wire():
             self._channel.send(data)
             message = self._channel.receive()
