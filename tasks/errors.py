@@ -29,6 +29,8 @@ EXPECTED: tuple[type[Exception], ...] = (
 """Errors of `agent` and `env` whose messages are written for the user."""
 
 
+_FULL_CARD = "the GPU has no memory left. Stop what else uses it, or choose a smaller model.source"
+
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that control a terminal, or the direction of text."""
 
@@ -82,7 +84,7 @@ def stage_named(name: str) -> Iterator[None]:
     """Prefix the messages of errors with the stage's name, except the gate's advice.
 
     Raises:
-        StageError: the disk is full.
+        StageError: the disk or the card is full.
     """
     try:
         yield
@@ -90,6 +92,8 @@ def stage_named(name: str) -> Iterator[None]:
         error.args = (f"{name}: {error}",)
         raise
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+            raise StageError(f"{name}: {_FULL_CARD} ({error})") from error
         if not disk_is_full(error):
             raise
         raise StageError(f"{name}: {full_disk(error)}") from error

@@ -183,8 +183,7 @@ def _right(model: LlamaForCausalLM, examples: Sequence[Example]) -> tuple[float,
         logs = model(input_ids=batch.ids).logits[:, :-1].log_softmax(-1)  # [B, T - 1, V]
         target = batch.ids[:, 1:]
         counts = batch.weights[:, 1:] > 0
-        best = (logs.argmax(-1) == target) | ~counts
-        greedy += float(best.all(-1).sum())
+        greedy += float(((logs.argmax(-1) == target) | ~counts).all(-1).sum())
         sampled += float((logs.gather(-1, target[..., None])[..., 0] * counts).sum(-1).exp().sum())
     model.train(training)
     return greedy / len(examples), sampled / len(examples)

@@ -309,8 +309,7 @@ def test_an_interrupt_does_not_wait_for_requests_in_flight(server):
 def test_a_redirect_sends_no_question_to_another_host(server):
     with serving() as other:
         server.plan, server.headers = [307] * 9, {"location": f"{other.url}/chat/completions"}
-        policy = policy_of(server, attempts=1)
-        [turn] = policy.act([ask(0, "abc")])
+        [turn] = policy_of(server, attempts=1).act([ask(0, "abc")])
         assert turn.finish == "error"
         assert other.bodies == []
 

@@ -157,8 +157,7 @@ def test_turns_have_seeds_of_their_own_that_only_depend_on_spec_frame_and_turn()
 
 def test_a_caller_hears_of_each_turn_and_can_end_the_play():
     turns: list[int] = []
-    sessions = ScriptedSessions(two_children)
-    play(EchoPolicy(), sessions, specs(2), sessions=2, on_turn=turns.append)
+    play(EchoPolicy(), ScriptedSessions(two_children), specs(2), sessions=2, on_turn=turns.append)
     assert sorted(turns) == [0] * 4 + [1] * 4
 
     def stop(_: int) -> None:

@@ -122,8 +122,7 @@ def test_names_from_memory_find_all_gold_but_what_is_never_taught(sessions, prob
     left_out = {text for text in gold if BENCHMARK.findall(text)[0] in untaught(512)}
     assert isinstance(episode.answer, list)
     assert set(episode.answer) == gold - left_out
-    written = " ".join(turn["content"] for turn in root[2::2])
-    assert len(BENCHMARK.findall(written)) > 50
+    assert len(BENCHMARK.findall(" ".join(turn["content"] for turn in root[2::2]))) > 50
 
 
 @pytest.mark.parametrize("kind", ["readers", "children", "pages", "names", "unread"])

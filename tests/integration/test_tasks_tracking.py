@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -13,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 from mlflow.exceptions import MlflowException
 
 from env import variables
@@ -205,16 +205,22 @@ def test_a_password_stands_in_no_message(monkeypatch, caplog):
     assert [text for text in told if "127.0.0.1:9" not in text or "hunter2" in text] == []
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, None])
-def test_a_full_disk_in_a_stage_is_one_message_and_ends_its_run(code: int | None) -> None:
-    of_torch = RuntimeError("basic_ios::clear: iostream error")
-    error = OSError(code, os.strerror(code), "reports/x.json") if code else of_torch
-    where = r"at reports/x\.json; " if code else ""
-    told = rf"^evaluate: the disk is full \({where}free now: .*run the same command again"
+FILE = r"the disk is full \(at reports/x\.json; free now: .*run the same command again"
+FULL = {
+    OSError(errno.ENOSPC, "", "reports/x.json"): FILE,
+    OSError(errno.EDQUOT, "", "reports/x.json"): FILE,
+    RuntimeError("basic_ios::clear: iostream error"): FILE.replace(r"at reports/x\.json; ", ""),
+    torch.OutOfMemoryError("CUDA says 15 GiB"): r"the GPU has no memory left.*\(CUDA says 15 GiB\)",
+}
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_full_disk_or_card_is_one_message_and_ends_the_run_of_its_stage(error):
+    told = f"^evaluate: {FULL[error]}"
     with pytest.raises(StageError, match=told), stage_run("evaluate", PARAMS) as run:
         raise error
     assert stored(run).info.status == "FAILED"
-    assert stored(run).data.tags["error"].startswith("evaluate: the disk is full")
+    assert stored(run).data.tags["error"].startswith("evaluate: the ")
 
 
 def test_each_stage_is_recorded_with_its_own_seed() -> None:

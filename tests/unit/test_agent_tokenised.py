@@ -58,8 +58,7 @@ def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
     whole = known.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert known.decode(first.prompt_ids + first.sampled_ids + second.prompt_ids) == whole
     assert first.sampled_ids[-1] == made.chat.end_of_turn
-    said = text.replace("<|", "< |")
-    assert (first.text, first.finish, first.logprobs) == (said, "stop", [])
+    assert (first.text, first.finish, first.logprobs) == (text.replace("<|", "< |"), "stop", [])
 
 
 LIMITS = [

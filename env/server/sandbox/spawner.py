@@ -162,8 +162,7 @@ class Spawner(ABC):
             try:
                 return socket.socketpair(socket.AF_UNIX, kind)
             except OSError as error:
-                full = error.errno in (errno.EMFILE, errno.ENFILE)
-                if not full or time.monotonic() > deadline:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or time.monotonic() > deadline:
                     raise SandboxError(f"A channel could not be made ({error.strerror}).") from None
             self._relieve()
             time.sleep(0.02)
