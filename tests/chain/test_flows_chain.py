@@ -117,8 +117,7 @@ def test_an_interrupt_stops_everything_and_says_how_to_go_on(project):
     with closing(sqlite3.connect(".run/prefect.db")) as server:
         tasks = server.execute("SELECT name, state_name FROM task_run").fetchall()
         lines = [line for (line,) in server.execute("SELECT message FROM log")]
-    states = {name.partition("-")[0]: state for name, state in tasks}
-    assert states["prepare"] == "Cached"
+    assert {name.partition("-")[0]: state for name, state in tasks}["prepare"] == "Cached"
     assert any(line.startswith("1/14 prepare") for line in lines)
 
 

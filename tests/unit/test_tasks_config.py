@@ -62,8 +62,9 @@ def test_each_profile_resolves(profile: str) -> None:
         # Lower rates learn nothing in so many steps, and slow turns must not end sessions.
         assert params.train.steps * params.train.learning_rate >= 1e-3
         assert params.env.idle_timeout_s >= 3600
-        # The prompt, one observation, and a turn.
-        least = 1000 + params.env.limits.observation_chars // 4 + params.generation.max_turn_tokens
+        # The prompt, a turn, its observation, and another turn.
+        turns = 2 * params.generation.max_turn_tokens
+        least = 1000 + params.env.limits.observation_chars // 4 + turns
         assert params.generation.max_frame_tokens >= least
 
 
