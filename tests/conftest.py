@@ -21,7 +21,7 @@ from tasks.config.params import Params
 from tasks.deployment.local import local_server
 from tasks.tracking import runs
 
-LONGEST = {"tiny chain": -5, "trainer": -4, "prefect": -3, "registry": -2, "transformers": -1}
+LONGEST = {"tiny chain", "trainer", "stages", "prefect", "registry", "transformers"}
 """Groups of tests that take a minute and more; if one begins last, the others wait for it."""
 IDLE_SERVICES = (
     *("CANCELLATION_CLEANUP", "CLEANUP_RECONCILER", "FOREMAN", "LATE_RUNS"),
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: LONGEST.get(item.get_closest_marker("xdist_group").args[0], 0))
+    items.sort(key=lambda item: LONGEST.isdisjoint(item.get_closest_marker("xdist_group").args))
 
 
 @pytest.fixture(scope="session")

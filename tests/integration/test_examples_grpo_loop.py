@@ -9,7 +9,7 @@ from env.problems.fields import SyntheticSettings, generate
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
+    pytest.mark.xdist_group("stages"),  # which import TRL once
 ]
 
 

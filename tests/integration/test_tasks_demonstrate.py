@@ -29,7 +29,7 @@ from tasks.training import demonstrate, problem_data
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
+    pytest.mark.xdist_group("stages"),  # which import TRL once
 ]
 
 

@@ -30,7 +30,7 @@ from tasks.training import fingerprint
 
 pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
-    pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
+    pytest.mark.xdist_group("stages"),  # which import TRL once
 ]
 SHORT = {"steps": 3, "problems_per_step": 2, "group_size": 2, "save_every": 1}
 COLUMNS = {
