@@ -166,8 +166,7 @@ def frames(draw: st.DrawFn) -> bytes:
     header = {"t": kind, "n": 1, "b": [len(blob) for blob in blobs], "v": tree}
     head = json.dumps(draw(mostly(st.just(header), broken(st.just(header)))))
     data = sized(sized(draw(mostly(st.just(head), spoilt(head))).encode()) + b"".join(blobs))
-    cut = draw(mostly(st.just(len(data)), st.integers(0, 12)))
-    return data[:cut]
+    return data[: draw(mostly(st.just(len(data)), st.integers(0, 12)))]
 
 
 def spoilt(text: str) -> st.SearchStrategy[str]:

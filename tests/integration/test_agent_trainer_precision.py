@@ -56,8 +56,7 @@ def unchanged_share(base: Path, folder: Path) -> float:
 
 
 def test_adapters_of_a_4_bit_base_are_float32_and_move_at_a_small_rate(nf4, tmp_path, monkeypatch):
-    trainer = random_model.qwen_trainer(tmp_path / "first", load_model(nf4)[0])
-    weights = trained(trainer)
+    weights = trained(random_model.qwen_trainer(tmp_path / "first", load_model(nf4)[0]))
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert {name.split(".")[-4] for name in weights} == set(random_model.PROJECTIONS)
     assert unchanged_share(nf4, tmp_path / "float32") <= 0.01

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,6 +71,13 @@ def test_the_adapter_of_a_base_is_loaded_into_it(base, calls, tmp_path, monkeypa
     adapters = [(n, weight) for n, weight in expected.named_parameters() if "lora" in n]
     assert len(adapters) == 28
     assert all(torch.equal(found[name], weight) for name, weight in adapters)
+
+
+def test_older_drivers_get_no_libraries_of_cuda_13():
+    make = "make --dry-run setup-cuda UV_TORCH_BACKEND=cu126"
+    found = re.search(r"<\((.+)\) ", subprocess.getoutput(f"cd {ROOT}; {make}"))[1]
+    lock = subprocess.getoutput(f"cd {ROOT}; {found}")
+    assert re.findall(r"^(?:(cuda|nvidia)-|torch=)", lock, re.M) == [""]
 
 
 REAL = """

@@ -119,8 +119,7 @@ def test_the_code_in_the_readme_of_a_space_runs_where_its_tree_is_installed(serv
     tree = build_context.stage(settings(), "secret", []).resolve()
     (code,) = re.findall(r"^```python\n(.*?)^```$", (tree / "README.md").read_text(), re.S | re.M)
     uv, python = Path(sys.executable).with_name("uv"), tmp_path / "fresh/bin/python"
-    env = os.environ | {"PYTHONPATH": ""}
-    run = partial(subprocess.check_output, env=env, text=True)
+    run = partial(subprocess.check_output, env=os.environ | {"PYTHONPATH": ""}, text=True)
     run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path / "fresh"])
     pins = ["--constraint", tree / "constraints.txt"]
     run([uv, "pip", "install", "--quiet", "--python", python, *pins, tree])

@@ -84,8 +84,7 @@ def test_the_worked_examples_are_python_with_the_functions_of_the_repl() -> None
     exec(blocks[2], names)
     exec(blocks[3], names | {"context": context["a"]})
     assert handed == [context["a"]]
-    chosen = {"paper_id": "a", "text": context["a"]}
-    assert answers == [[[context["a"]]], [chosen], [context["a"]]]
+    assert answers == [[[context["a"]]], [{"paper_id": "a", "text": context["a"]}], [context["a"]]]
 
 
 def test_observation_is_output_then_names_then_trouble() -> None:

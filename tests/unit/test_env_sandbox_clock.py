@@ -49,8 +49,7 @@ def test_a_sleeping_cell_owns_its_time_and_is_found_at_the_second_tick() -> None
 
 
 def test_a_cell_that_computes_between_its_sleeps_is_not_asleep() -> None:
-    ticks = [(0.1 * n, 0.05 * n, 0.0, "S") for n in range(1, 10)]
-    assert not run(*ticks, waiting=True).asleep
+    assert not run(*[(0.1 * n, 0.05 * n, 0.0, "S") for n in range(1, 10)], waiting=True).asleep
 
 
 def test_without_schedstat_only_cpu_counts() -> None:

@@ -49,8 +49,9 @@ class Clone:
                 text.encode(errors="surrogateescape")
             )
         for split, numbers in SPLITS.items():
-            path = self.folder / f"splits/{split}_article_ids.txt"
-            path.write_text("\n".join(map(str, numbers)))
+            (self.folder / f"splits/{split}_article_ids.txt").write_text(
+                "\n".join(map(str, numbers))
+            )
         self.prompts.to_csv(self.folder / "prompts_merged.csv", index=False)
         self.marks.to_csv(self.folder / "v2_annotations.csv", index=False)
         (self.folder / "README.md").write_text(self.readme)

@@ -15,8 +15,7 @@ RANDOM_LINE = {"easy": 0.037, "hard": 0.0}
 
 def opens(share: float, least: int) -> float:
     """Probability of at least so many episodes of a level, each with this probability."""
-    fewer = (comb(PLAYED, n) * share**n * (1 - share) ** (PLAYED - n) for n in range(least))
-    return 1 - sum(fewer)
+    return 1 - sum(comb(PLAYED, n) * share**n * (1 - share) ** (PLAYED - n) for n in range(least))
 
 
 def either(first: float, second: float) -> float:
