@@ -151,10 +151,9 @@ def child_messages(settings: EnvSettings, prompt: str, context: JSONValue) -> li
         prompt: words of the parent.
         context: the value it was given.
     """
+    kind = "none" if context is None else "str"
     if isinstance(context, dict):
         kind = f"{len(context)} papers"
-    else:
-        kind = "none" if context is None else "str"
     user = Message(role="user", content=f"{defuse(prompt)}\ncontext: {kind}")
     return [_system(_CHILD, settings), user]
 

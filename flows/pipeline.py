@@ -218,8 +218,7 @@ def guarded(work: Callable[[], None], kept: str = "") -> None:
     except KeyboardInterrupt:
         if not under_chain():  # else the chain prints this
             how = f"{kept} are kept; continue with" if kept else "To run it again"
-            command = shlex.join(["rlm", *sys.argv[1:]])
-            typer.echo(f"\nInterrupted. {how}: {command}", err=True)
+            typer.echo(f"\nInterrupted. {how}: {shlex.join(['rlm', *sys.argv[1:]])}", err=True)
         sys.exit(INTERRUPTED)
 
 

@@ -311,8 +311,7 @@ def verdict(reply: AskedAnswer) -> str:
     """Sentence about an answer without evidence."""
     answer, why = reply.answer, f" ({visible(reply.cut)})" if reply.cut else ""
     if answer.stop_reason == "final" and not answer.turns:
-        found = "is close to" if installed() else "shares a word with"
-        return f"No passage {found} the question."
+        return f"No passage {'is close to' if installed() else 'shares a word with'} the question."
     if answer.stop_reason == "final":
         return "Nothing in these documents answers that."
     return f"The model gave no answer; its episode ended with {answer.stop_reason!r}{why}."

@@ -191,10 +191,9 @@ def complaint(report: Mapping[str, Any]) -> str:
     """Error message: number of unsolved problems, the first of them, and likely causes."""
     unsolved = sorted(report["unsolved"].items(), key=lambda item: item[1])
     named = ", ".join(f"{name} ({reward:.2f})" for name, reward in unsolved[:5])
-    more = ", ..." if len(unsolved) > 5 else ""
     return (
         f"{len(unsolved)} of {sum(row['problems'] for row in report['levels'].values())} problems "
-        f"give the oracle less than {MIN_ORACLE:g}: {named}{more}. "
+        f"give the oracle less than {MIN_ORACLE:g}: {named}{', ...' * (len(unsolved) > 5)}. "
         f"Check them in {PAGE}: gold too short for rewards.min_span_chars, papers longer than "
         f"{CHILD_CONTEXT_CHARS} characters, or too few turns, frames or tree_tokens (env.limits)."
     )

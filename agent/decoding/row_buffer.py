@@ -20,6 +20,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +42,13 @@ _BLOCK = 64
 """Columns of a static buffer are a multiple of it, because kernels need aligned masks."""
 _EAGER = 4
 """Steps before a graph, which pays later and needs kernels that have run."""
+_OFF = 0.02
+"""Most difference of a graph's logits, as a share of the largest; other kernels round otherwise."""
+LEAST_ROWS = 8
+"""Rows down to which a static buffer shrinks: a graph of fewer costs a card as much."""
+
+# For each new shape, cuDNN makes a plan, and the columns of a step grow with each.
+torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class CacheShape:
             )
         ((size, dtype, where),) = kinds  # size: [1, heads, 1, dim]
         shape = CacheShape(len(layers), size[1], size[3], dtype, where)
-        return replace(shape, static=where.type == _GRAPHS and _captures(model, shape))
+        return replace(shape, static=where.type == _GRAPHS and StaticStep.works(model, shape))
 
     def buffer(self, rows: int, columns: int) -> Tensor:
         """Keys and values of no token yet: [layers, 2, rows, heads, columns, dim]."""
@@ -348,23 +356,34 @@ class StaticStep:
 
     def _capture(self) -> None:
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        # A capture that fails leaves its stream behind; other threads may use the card.
-        with torch.cuda.stream(here), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._logits = self._step()
-        self._graph = graph
+        try:
+            # A capture that fails leaves its stream behind; other threads may use the card.
+            with (
+                torch.cuda.stream(here),
+                torch.cuda.graph(graph, capture_error_mode="thread_local"),
+            ):
+                self._logits = self._step()
+            self._graph = graph
+        except RuntimeError as error:
+            _warn(str(error))
+
+    @classmethod
+    @torch.inference_mode()
+    def works(cls, model: Any, shape: CacheShape) -> bool:
+        """Whether a graph of the model's step can be made, and says what the step says."""
+        step = cls(model, shape.buffer(LEAST_ROWS, _BLOCK))
+        for column in range(_EAGER + 2):
+            logits = step.read([(row, column, [row + column]) for row in range(LEAST_ROWS)])
+        off = (logits - step._step()).abs().max() / logits.abs().max()
+        if off > _OFF:
+            _warn(f"its logits are off by {off:.2g} of the largest")
+        return step._graph is not None and bool(off <= _OFF)
 
 
-def _captures(model: Any, shape: CacheShape) -> bool:
-    """Whether a graph of the model's step can be made; the log says why not."""
-    step = StaticStep(model, shape.buffer(1, _BLOCK))
-    try:
-        with torch.inference_mode():
-            for column in range(_EAGER + 1):
-                step.read([(0, column, [0])])
-    except RuntimeError as error:
-        logger.warning("decoding is slow, because no CUDA graph of a step can be made: %s", error)
-        return False
-    return True
+@cache
+def _warn(reason: str) -> None:
+    """Say it once, because each step of a training has a policy of its own."""
+    logger.warning("decoding is slow, because no CUDA graph of a step can be made: %s", reason)
 
 
 def _mask(config: Any, buffer: Tensor, starts_R: Tensor, layout: _Layout) -> Tensor:

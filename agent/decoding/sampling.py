@@ -23,7 +23,7 @@ from torch import Tensor
 from agent.decoding import row_buffer
 from agent.decoding.drafts import Drafter, DraftStore
 from agent.decoding.prefix_tree import in_order
-from agent.decoding.row_buffer import CacheShape, StaticStep
+from agent.decoding.row_buffer import LEAST_ROWS, CacheShape, StaticStep
 
 _GROW = 64
 """Columns that a full buffer grows by."""
@@ -125,8 +125,6 @@ class Batch:
             more = needed - self.kv.shape[-2] + _GROW
             self.kv = torch.nn.functional.pad(self.kv, (0, 0, 0, more))
         if self.shape.static:
-            if self.static.buffer is not self.kv:
-                self.static = StaticStep(self.model, self.kv)
             return self.static.read(tokens).float()
         used = self.kv[:, :, : tokens[-1][0] + 1]
         return row_buffer.read(self.model, used, tokens, logits=True).float()
@@ -149,10 +147,11 @@ class Batch:
                 lines.append(_Line(some, slot, length))
         self.lines = sorted(lines, key=lambda line: line.slot)
         running = sum(len(line.rows) for line in lines)
-        if running <= self.kv.shape[2] // 2:
+        if running <= self.kv.shape[2] // 2 and not (self.shape.static and running < LEAST_ROWS):
             slots = [*(line.slot for line in self.lines), *self.spare][:running]
             places = torch.tensor(slots, dtype=torch.long, device=self.shape.device)
             self.kv = self.kv.index_select(2, places)
+            self.static = StaticStep(self.model, self.kv)
             self.spare = list(range(len(lines), running))
             for slot, line in enumerate(self.lines):
                 line.slot = slot

@@ -98,9 +98,8 @@ class Demonstrator:
 
     def release(self, keys: Iterable[FrameKey]) -> None:
         """Discard the state of frames that ended."""
-        for episode, frame in keys:
-            if frame == 0:
-                self._trees.pop(episode, None)
+        for episode in (episode for episode, frame in keys if frame == 0):
+            self._trees.pop(episode, None)
 
     def _play(self, request: TurnRequest) -> str:
         episode, frame = request.key

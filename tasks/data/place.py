@@ -148,11 +148,9 @@ def _locate(place: Place, papers: Mapping[str, Paper], least: int, quotes: Quote
     """
     paper = papers[place.paper_id]
     try:
-        if place.quote is None:
-            found = _by_offsets(place, paper)
-        else:
-            found = locate(place.quote, paper, papers)
-        texts = [place.quote or found.spans[0].text, *(span.text for span in found.spans)]
+        quote = place.quote
+        found = _by_offsets(place, paper) if quote is None else locate(quote, paper, papers)
+        texts = [quote or found.spans[0].text, *(span.text for span in found.spans)]
         shortest = min(len(text.strip()) for text in texts)
         if shortest < least:
             raise RowFault(

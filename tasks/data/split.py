@@ -125,9 +125,7 @@ def _joined(
 ) -> Iterator[_Link]:
     """Links of the first problem with the others."""
     first = min(some)
-    for i in others:
-        if i != first:
-            yield kind, first, i, similarity
+    yield from ((kind, first, i, similarity) for i in others if i != first)
 
 
 def _similar(sets: Sequence[frozenset[int]], least: float) -> Iterator[tuple[int, int, float]]:

@@ -192,8 +192,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
         assert repo.status() == {}
         gained = repo.metrics.diff("HEAD~1")["diff"]["reports/metrics.json"]["after.result/f1"]
         assert gained["new"] == parent.data.metrics["result/f1"]
-        steps = repo.params.diff("HEAD~1")["diff"]["params.resolved.yaml"]["train.steps"]
-        assert steps["new"] == 1
+        assert repo.params.diff("HEAD~1")["diff"]["params.resolved.yaml"]["train.steps"]["new"] == 1
     weights = list(Path("models").rglob("*.safetensors"))
     assert any("checkpoint-1" in file.parts for file in weights)
     for file in weights:

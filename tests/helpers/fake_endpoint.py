@@ -89,8 +89,7 @@ class FakeHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _completion(self, body: dict) -> dict:
-        content = self.server.reply(body)
-        message = {"role": "assistant", "content": content, **self.server.beside}
+        message = {"role": "assistant", "content": self.server.reply(body), **self.server.beside}
         choice = {"index": 0, "message": message, "finish_reason": self.server.finish}
         about = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
         return {**about, "choices": [choice], "usage": self.server.usage}

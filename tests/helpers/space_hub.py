@@ -185,9 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _fault(self, request: str) -> Any:
         for part, faults in self.server.faults.items():
             if part in request and faults:
-                if faults[0] == "always":
-                    return faults[1]
-                return faults.pop(0)
+                return faults[1] if faults[0] == "always" else faults.pop(0)
         return None
 
     @property

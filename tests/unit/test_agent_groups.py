@@ -119,8 +119,7 @@ def test_the_rounds_are_bounded_and_a_group_that_stays_flat_stays():
     drawn = draw(env)
     assert len(env.calls) == 3
     assert len({spec.problem_id for call in env.calls for spec in call}) == 12
-    assert drawn.resampled_groups == 0
-    assert drawn.extra_episodes == 32
+    assert (drawn.resampled_groups, drawn.extra_episodes) == (0, 32)
     assert [tree for group in drawn.groups for tree in group] == drawn.episodes
     env = Env(lambda spec: 0.0)
     assert draw(env, OWN).extra_episodes == 0
@@ -173,8 +172,7 @@ def test_an_episode_that_is_void_by_itself_gets_another_seed_and_then_stays_void
     never = Env(by_seed, lambda spec, call: "lost")
     drawn = draw(never, OWN.model_copy(update={"problems_per_step": 1}))
     assert [tree.void for tree in drawn.groups[0]] == ["lost"] * 4
-    assert drawn.replaced_voids == 0
-    assert drawn.extra_episodes == 8
+    assert (drawn.replaced_voids, drawn.extra_episodes) == (0, 8)
 
 
 def poor(spec: EpisodeSpec) -> bool:

@@ -126,11 +126,19 @@ def test_turns_are_those_of_plain_passes_whatever_is_guessed(model, temperature,
     assert (RecordedGraph.replays > 20) == (kind == "graph")
 
 
-def test_a_model_whose_steps_cannot_be_recorded_plays_without_graphs(model, monkeypatch, caplog):
+FAULTS = {
+    "torch.cuda.graph": mock.Mock(side_effect=RuntimeError("not permitted")),
+    "helpers.recorded_graph.RecordedGraph.replay": mock.Mock(),
+}
+
+
+@pytest.mark.parametrize("part", FAULTS)
+def test_a_graph_that_fails_or_repeats_old_logits_is_not_used(model, monkeypatch, caplog, part):
     record_graphs(monkeypatch)
-    monkeypatch.setattr("torch.cuda.graph", mock.Mock(side_effect=RuntimeError("not permitted")))
+    monkeypatch.setattr(part, FAULTS[part])
     assert not CacheShape.of(model).static
-    assert "decoding is slow, because no CUDA graph" in caplog.text
+    why = "not permitted" if part == "torch.cuda.graph" else "its logits are off by"
+    assert f"no CUDA graph of a step can be made: {why}" in caplog.text
 
 
 def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():

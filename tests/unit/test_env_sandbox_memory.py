@@ -28,8 +28,7 @@ def test_the_worker_farthest_beyond_its_share_is_ended() -> None:
     world.holds("a", "1", 30)
     world.holds("b", "1", 40)
     world.holds("b", "2", 31)  # shares: 50 for a's, 25 for each of b's
-    assert world.ended == ["b1"]
-    assert world.ledger.total == 61
+    assert (world.ended, world.ledger.total) == (["b1"], 61)
 
 
 def test_many_small_workers_of_one_session_do_not_end_a_neighbours_larger_one() -> None:
@@ -56,8 +55,7 @@ def test_what_an_ended_worker_reports_late_counts_no_more() -> None:
     world.holds("a", "1", 90)
     world.holds("b", "1", 20)
     world.holds("a", "1", 95)
-    assert world.ended == ["a1"]
-    assert world.ledger.total == 20
+    assert (world.ended, world.ledger.total) == (["a1"], 20)
 
 
 def test_a_dropped_worker_gives_its_memory_back() -> None:

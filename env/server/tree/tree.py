@@ -518,10 +518,9 @@ class Tree:
         if calls is None or parent.repl is None:
             return
         slot = calls.waiting.pop(frame.number)
+        calls.values[slot] = f"error: the sub-call ended without FINAL ({reason})"
         if reason == "final" or (frame.kind == "llm" and room):
             calls.values[slot] = answer
-        else:
-            calls.values[slot] = f"error: the sub-call ended without FINAL ({reason})"
         if not calls.waiting:
             parent.calls = None
             self._advance(parent, self._living(parent).resume(calls.result))
