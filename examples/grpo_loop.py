@@ -61,8 +61,8 @@ def main() -> None:
     settings = TrainSettings(
         steps=options.steps, problems_per_step=8, group_size=8, learning_rate=5e-3, warmup_steps=0
     )
-    generation = GenerationSettings(temperature=0.6)  # a base taught for a minute is unsure
-    train(model, tokenizer, settings, generation, problems)
+    # A base taught for a minute is unsure.
+    train(model, tokenizer, settings, GenerationSettings(temperature=0.6), problems)
 
 
 def train(

@@ -71,9 +71,10 @@ def draw(rng: Random, settings: MovesSettings, depth: int = 0) -> Move:
     reads = rng.choices(list(settings.reads), list(settings.reads.values()))[0]
     if depth and reads == "children":
         reads = "nobody"
+    words = rng.sample(settings.words, rng.choice(settings.word_counts))
     return Move(
         parts=tuple(rng.choice(settings.parts)),
-        words=tuple(rng.sample(settings.words, rng.choice(settings.word_counts))),
+        words=tuple(words),
         quoted=rng.choice(settings.quoted),
         paper_first=not depth and reads != "children" and rng.random() < settings.paper_first,
         near=reads != "children" and rng.random() < settings.near,

@@ -31,13 +31,12 @@ def sessions_that_fit(
         document_chars: `DOCUMENT_CHARS` where clients bring their own papers, else 0.
         processes: limit of processes and threads; None without one.
     """
-    fits = [(setting, "env.max_sessions")]
-    for workers, reason in (
+    limits = [
         (most_workers(descriptors), f"its hard limit of {descriptors} open files"),
         (most_workers(None, processes), f"its limit of {processes} processes"),
-    ):
-        if workers is not None:
-            fits.append((workers // TYPICAL_FRAMES, reason))
+    ]
+    fits = [(setting, "env.max_sessions")]
+    fits += [(most // TYPICAL_FRAMES, why) for most, why in limits if most is not None]
     if memory_budget_mb is not None and typical_episode_mb is not None:
         of_memory = int(memory_budget_mb / typical_episode_mb)
         fits.append((of_memory, f"its budget of {memory_budget_mb:.0f} MB for REPLs"))

@@ -274,7 +274,7 @@ class RLMEnvironment(Environment[RLMAction, RLMObservation, RLMState]):
         tree = self._tree
         assert tree is not None
         scored: dict[str, Any] = {}
-        if (tree.done and tree.void is None and not self._closed) and self._problem is not None:
+        if tree.done and tree.void is None and not self._closed and self._problem is not None:
             try:
                 with self._service().scoring.turn(tree.held_bytes + held_bytes(tree.answer)):
                     scored = self._score(tree, self._problem)

@@ -388,8 +388,9 @@ def stage_run(name: str, params: Params, title: str | None = None) -> Iterator[S
             yield run
     except Exception as error:
         run.set_tags({"error": str(error) or type(error).__name__})
+        recorded = run.end("FAILED")
         if isinstance(error, PipelineError):
-            error.recorded = run.end("FAILED")
+            error.recorded = recorded
         raise
     except BaseException:
         run.end("KILLED")
