@@ -20,7 +20,7 @@ _COLOURS = (BLUE, ORANGE, GREEN, PURPLE, INK, GREY)
 _MARKERS = "os^Dv*"
 _WORDS = 6
 """Further words that are drawn: those that changed most."""
-_READS = {"nobody": "nobody", "readers": "readers of a passage", "children": "a child a paper"}
+_READS = {"nobody": "nobody", "readers": "readers of a passage", "children": "a child per paper"}
 
 
 def learnt(train: pd.DataFrame) -> Figure | None:
@@ -49,7 +49,7 @@ def learnt(train: pd.DataFrame) -> Figure | None:
             name: "another" if name == "word/another" else f"“{label[name]}”"
             for name in moved.index[:_WORDS]
         },
-        "It searches ...": {"paper_first": "one paper", "near": "and keeps what's\nnear the best"},
+        "It searches ...": {"paper_first": "one paper", "near": "near the best\npassage alone"},
         "Who reads": {name: _READS[label[name]] for name in reads},
         "Passages that readers get": {name: label[name] for name in shown},
         "Passages in the answer, at most": {name: label[name] for name in quoted},
@@ -59,10 +59,9 @@ def learnt(train: pd.DataFrame) -> Figure | None:
         for axes, (title, lines) in zip(figure.subplots(2, 3).flat, rows.items(), strict=True):
             _draw(axes, train["step"], shares, lines)
             axes.set_title(title)
-        figure.suptitle(
-            "What the roots decided, in the code that they sampled", x=0.01, ha="left", fontsize=12
-        )
+        figure.suptitle("What the sampled code of roots decided", x=0.01, ha="left", fontsize=12)
         figure.supxlabel("Training Step", fontsize=11)
+        figure.supylabel("Share of roots", fontsize=11)
         return figure
 
 

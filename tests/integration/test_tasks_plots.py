@@ -140,7 +140,7 @@ def test_decisions_of_moves_get_a_figure_of_their_own(folder: Path) -> None:
     assert html.CAPTIONS["learnt"] in (folder / plots.PAGE).read_text()
     figure = learnt.learnt(table)
     labels = [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
-    where = ["one paper", "and keeps what's\nnear the best"]
+    where = ["one paper", "near the best\npassage alone"]
     assert labels == ["outcome", "“p”", "another", *where, "readers of a passage", "8", "2"]
     (line,) = [line for line in figure.axes[0].lines if line.get_label() == "outcome"]
     smoothed = pd.Series(rising).rolling(figures.SMOOTH, min_periods=1).mean()
