@@ -21,7 +21,7 @@ fi
 settings=(
   model.source="${MODEL:?a folder, or package:NAME}"
   env.idle_timeout_s=3600
-  warmstart.kind=sft warmstart.sft.problems=120
+  warmstart.kind=sft warmstart.sft.problems=400
   generation.batch_frames=128 generation.cache_tokens=131072
   train.steps=3 train.problems_per_step=4 train.save_every=1
   evaluate.episodes=20 evaluate.latency_episodes=1 export.prompts=4
