@@ -326,7 +326,7 @@ class StaticStep:
     """
 
     def __init__(self, model: Any, buffer: Tensor) -> None:
-        self._model, self.buffer = model, buffer
+        self._model, self._buffer = model, buffer
         rows = torch.arange(buffer.shape[2], device=buffer.device)
         self._inputs = rows.new_zeros(2, len(rows))
         """Token and column of each row."""
@@ -342,7 +342,7 @@ class StaticStep:
         given[:, rows] = torch.tensor([[part[0] for part in parts], columns])
         self._inputs.copy_(given)
         self._passes += 1
-        if self._passes == _EAGER + 1 and self.buffer.device.type == _GRAPHS:
+        if self._passes == _EAGER + 1 and self._buffer.device.type == _GRAPHS:
             self._capture()
         if self._graph:
             self._graph.replay()
@@ -352,7 +352,7 @@ class StaticStep:
 
     def _step(self) -> Tensor:
         ids, columns = self._inputs
-        return _forward(self._model, self.buffer, ids, columns, self._layout, 0)
+        return _forward(self._model, self._buffer, ids, columns, self._layout, 0)
 
     def _capture(self) -> None:
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
