@@ -99,7 +99,7 @@ class Batch:
         room = max(row.limit for row in rows) if shape.static else _GROW
         columns = max(len(row.tokens) + min(room, row.limit) for row in rows)
         self.kv = shape.buffer(len(rows), columns)
-        self.static = StaticStep(model, self.kv)
+        self.static = StaticStep(model, self.kv) if shape.static else None
         firsts = [line.rows[0] for line in self.lines]
         for slot, row in enumerate(firsts):
             if row.past is not None:
@@ -124,7 +124,7 @@ class Batch:
         if needed > self.kv.shape[-2]:
             more = needed - self.kv.shape[-2] + _GROW
             self.kv = torch.nn.functional.pad(self.kv, (0, 0, 0, more))
-        if self.shape.static:
+        if self.static:
             return self.static.read(tokens).float()
         used = self.kv[:, :, : tokens[-1][0] + 1]
         return row_buffer.read(self.model, used, tokens, logits=True).float()
@@ -147,11 +147,11 @@ class Batch:
                 lines.append(_Line(some, slot, length))
         self.lines = sorted(lines, key=lambda line: line.slot)
         running = sum(len(line.rows) for line in lines)
-        if running <= self.kv.shape[2] // 2 and not (self.shape.static and running < LEAST_ROWS):
+        if running <= self.kv.shape[2] // 2 and not (self.static and running < LEAST_ROWS):
             slots = [*(line.slot for line in self.lines), *self.spare][:running]
             places = torch.tensor(slots, dtype=torch.long, device=self.shape.device)
             self.kv = self.kv.index_select(2, places)
-            self.static = StaticStep(self.model, self.kv)
+            self.static = StaticStep(self.model, self.kv) if self.static else None
             self.spare = list(range(len(lines), running))
             for slot, line in enumerate(self.lines):
                 line.slot = slot

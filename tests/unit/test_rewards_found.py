@@ -62,7 +62,7 @@ def test_children_that_together_return_most_of_it_have_chosen_nothing() -> None:
         assert found_by(*((extra, third) for third in thirds)) == frozenset()
     assert found_by(({"c": GOLD, "d": "-" * 900}, GOLD)) == frozenset()
     # Readers of whole papers have chosen, however many there are.
-    assert found_by(*[({"c": PAPERS["p1"]}, GOLD), ({"c": PAPERS["p2"]}, OTHER)]) == {"p1", "p2"}
+    assert found_by(({"c": PAPERS["p1"]}, GOLD), ({"c": PAPERS["p2"]}, OTHER)) == {"p1", "p2"}
 
 
 NAN = float("nan")
