@@ -42,6 +42,9 @@ class GenerationSettings(Settings):
     cache_tokens: int = Field(262_144, ge=0)
     """Tokens of open frames whose keys and values stay between turns."""
 
+    SIZES: ClassVar = {"batch_frames", "cache_tokens"}
+    """Depend on the machine, and decide no turn."""
+
     @property
     def greedy(self) -> GenerationSettings:
         """The same sampling at temperature 0."""
@@ -49,7 +52,7 @@ class GenerationSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The base model of `warmstart.kind: none` and `sft`; see `agent/models/base_model.py`."""
+    """The base model of all kinds of warm start but `nano`; see `agent/models/base_model.py`."""
 
     source: str = Field(NANO, min_length=1)
     """`nano`; a model's name on the Hub; package:NAME, an installed package with one GGUF file; or

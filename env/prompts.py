@@ -1,9 +1,9 @@
 """The texts that the policy reads: first messages of a frame, and observations.
 
-Two styles: `compact` for nano (a 1,300-entry vocabulary, contexts of 512 tokens) and `full` for
-real models. The environment owns these texts, so that every model plays in one harness. Nothing
-here decides anything. Neighbours: `env/server/tree/tree.py` fills them in and words the refusals of
-sub-calls. The warm start of nano renders the same texts.
+Two styles: `full` explains the tools; `compact` is for models that were taught to use them. The
+environment owns these texts, so that every model plays in one harness. Nothing here decides
+anything. Neighbours: `env/server/tree/tree.py` fills them in and words the refusals of sub-calls.
+The warm start of nano renders the same texts.
 """
 
 from __future__ import annotations

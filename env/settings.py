@@ -71,7 +71,7 @@ class EnvSettings(Settings):
     """The environment as a whole."""
 
     prompt_style: PromptStyle = "compact"
-    """`full` for real models, `compact` for nano."""
+    """`full` explains the tools; `compact` is for models that were taught to use them."""
     search_window: int = Field(0, ge=0, le=10_000)
     """Characters around a search hit."""
     rank: RankKind = "bm25"
@@ -98,16 +98,11 @@ class EnvSettings(Settings):
     sandbox: SandboxSettings = SandboxSettings()
 
 
-_CAPACITY = {
-    "env.memory_mb",
-    "env.max_sessions",
-    "env.idle_timeout_s",
-    "env.splits",
-    "env.allow_documents",
-    "env.allowed_hosts",
-    "env.sandbox.running_cells",
-    "env.sandbox.templates_mb",
+CAPACITY = {
+    *("memory_mb", "max_sessions", "idle_timeout_s", "sandbox"),
+    *("splits", "allow_documents", "allowed_hosts"),
 }
+"""Settings of a server that decide no episode's course: how many, how fast, for whom."""
 
 
 def rules(env: EnvSettings, rewards: RewardSettings) -> dict[str, Any]:
@@ -115,8 +110,8 @@ def rules(env: EnvSettings, rewards: RewardSettings) -> dict[str, Any]:
 
     Servers with the same rules are comparable. Only settings of a server's capacity are left out.
     """
-    values = flatten(env.model_dump(), "env.") | flatten(rewards.model_dump(), "rewards.")
-    return {key: value for key, value in values.items() if key not in _CAPACITY}
+    decides = env.model_dump(exclude=CAPACITY)
+    return flatten(decides, "env.") | flatten(rewards.model_dump(), "rewards.")
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

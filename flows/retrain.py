@@ -68,11 +68,11 @@ def retrain(
         try:
             with exclusive(params.retrain.wait_s):
                 fresh = fresh_data(params, run_date(date))
-                request = {"data": fresh.content, "profile": profile, "overrides": wanted}
+                request = {"data": fresh.content, "settings": lineage.params_hash(params)}
                 before = read_json(LAST)
                 repeat = {key: before.get(key) for key in request} == request
                 if repeat and before["completed"]:
-                    same = f"Nothing new: {fresh.content}, as at the last retraining"
+                    same = f"Nothing new: {fresh.content} and settings as at the last retraining"
                     return Completed(message=same)
                 # An interrupted retraining resumes from the champion it began with, since its own
                 # challenger may be the champion now.

@@ -68,7 +68,7 @@ def run_stage(name: str) -> None:
     from tasks.tracking import runs
 
     stage = importlib.import_module(f"tasks.{name}")
-    if name in BY_DVC[1:]:
+    if name not in ("prepare", "push"):
         prepared.require_current(params)
     with progress.stage(name), runs.stage_run(name, params) as run:
         stage.run(params, run)

@@ -257,6 +257,7 @@ def compare(
     return report | {
         "split": settings.split,
         "seed": SEED,
+        "settings": digest(params.of_episodes()),
         "reward_mode": "reward_mean, reward, components, success_rate, stop_reasons and tokens "
         f"describe episodes sampled at T = {params.generation.temperature:g}; f1_greedy and "
         "other names with greedy describe greedy episodes",

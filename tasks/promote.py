@@ -61,7 +61,7 @@ def run(params: Params, run: StageRun) -> Path:
     if challenger.tags.get(versions.SERVING) != versions.serving(params):
         raise StageError(
             f"{versions.named(challenger)} would serve with other settings than those in force "
-            "(promote.mode, generation). Run `rlm register` first."
+            "(promote.mode, generation, env, rewards). Run `rlm register` first."
         )
     champion = versions.champion(name)
     if (report := settled(challenger, champion, params)) is None:

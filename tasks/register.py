@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tasks import paths
 from tasks.config import RESOLVED
 from tasks.errors import StageError
-from tasks.io import read_report, write_json
+from tasks.io import digest, read_report, write_json
 from tasks.push import recorded
 from tasks.registry import champions, trained_questions, versions
 from tasks.tracking import lineage
@@ -62,7 +62,7 @@ def run(params: Params, run: StageRun) -> Path:
     if matches:
         version = str(matches[0].version)
     else:
-        tags = {**served, **made_of(params), **evaluated()}
+        tags = {**served, **made_of(params), **evaluated(params)}
         with versions.registry(f"{paths.MERGED} cannot be registered as {name}"):
             version = log_version(name, params, run, tags)
     # Also for a known version: a run may have been killed before it set the alias.
@@ -90,13 +90,15 @@ def made_of(params: Params) -> dict[str, str]:
     }
 
 
-def evaluated() -> dict[str, str]:
+def evaluated(params: Params) -> dict[str, str]:
     """Headline figures of reports/evaluation.json as tags.
 
     Raises:
-        StageError: the report is missing or invalid.
+        StageError: the report is missing, invalid, or about other settings.
     """
     report = read_report(paths.EVALUATION, "evaluate")
+    if report.get("settings") != digest(params.of_episodes()):
+        raise StageError(f"{paths.EVALUATION} is of other settings. Run `rlm evaluate` first.")
     tags = {"n": report["n"], "improvement": report["improvement"]}
     for name in ("reward", "f1_greedy", "f1_sampled", "primary_objective"):
         tags[f"{name}.before"] = f"{report[name]['before']:.6f}"

@@ -39,7 +39,6 @@ from tasks.errors import ConfigError, as_stage_error
 from tasks.io import replacing, require
 from tasks.reporting import progress
 from tasks.reporting.playing import play_shown
-from tasks.tracking import lineage
 from tasks.tracking.runs import StageRun
 from tasks.training.fingerprint import fingerprint
 from tasks.training.problem_data import read_problems, unseen
@@ -76,7 +75,7 @@ def run(params: Params, run: StageRun) -> Path:
     run.set_tags({"start": start.reason})
     with environment(params) as url:
         if (processes := processes_here(settings.processes)) > 1:
-            marks = marks_of_rank(params, marks, start)
+            marks = marks_of_rank(marks, start)
             job = {"url": url, "run": [run.run_id, run.experiment_id], "marks": marks}
             with progress.stage("train", quiet=True):  # rank 0 says how far they are
                 learn_in_ranks(params, job, processes)
@@ -94,10 +93,9 @@ def processes_here(wanted: int) -> int:
     return wanted
 
 
-def marks_of_rank(params: Params, marks: dict[str, str], start: Start) -> dict[str, str]:
+def marks_of_rank(marks: dict[str, str], start: Start) -> dict[str, str]:
     """Marks that all ranks must share, by name: code, settings, data, base and checkpoint."""
-    checkpoint = start.checkpoint.name if start.checkpoint else "none"
-    return marks | {"settings": lineage.params_hash(params), "checkpoint": checkpoint}
+    return marks | {"checkpoint": start.checkpoint.name if start.checkpoint else "none"}
 
 
 def learn_in_ranks(params: Params, job: dict[str, Any], processes: int) -> None:

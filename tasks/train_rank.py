@@ -31,7 +31,7 @@ def work(job: dict[str, Any]) -> None:
     with progress.stage("train", quiet=ranks.index() > 0):
         marks = fingerprint(params, paths.BASE, paths.TRAIN)
         start = checkpoints.choose(train.CHECKPOINTS, marks)
-        ranks.require_equal(train.marks_of_rank(params, marks, start), job["marks"])
+        ranks.require_equal(train.marks_of_rank(marks, start), job["marks"])
         client: Any = None if ranks.index() else runs.client(runs.tracking_uri())
         run = runs.StageRun(client, *job["run"])
         problems = problem_data.read_problems(paths.TRAIN, params.train.curriculum.levels)

@@ -40,10 +40,8 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
     train = params.train.model_dump(
         include={"lora", "micro_batch_tokens", "gradient_checkpointing"}
     )
-    sections = (params.env, params.rewards, params.generation)
-    settings = [*(section.model_dump() for section in sections), train]
     requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
-    settings.append({"levels": params.train.curriculum.levels, "requests": requests})
+    settings = [params.of_episodes(), train, params.train.curriculum.levels, requests]
     return {
         "zero_shot": str(paths.ZERO_SHOT) if params.warmstart.kind == "auto" else nothing,
         "sft_problems": "data/problems" if shown else nothing,

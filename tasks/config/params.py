@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
 from agent.settings import NANO, GenerationSettings, ModelSettings, TrainSettings
-from env.settings import EnvSettings, Settings
+from env.settings import CAPACITY, EnvSettings, Settings
 from rewards.settings import RewardSettings
 from tasks.config import settings
 
@@ -36,6 +38,14 @@ class Params(Settings):
     push: settings.PushSettings = settings.PushSettings()
     retrain: settings.RetrainSettings = settings.RetrainSettings()
     evaluate_model: settings.EvaluateModelSettings = settings.EvaluateModelSettings()
+
+    def of_episodes(self) -> dict[str, Any]:
+        """The sections that decide an episode's course and reward, without what only its cost."""
+        return self.model_dump(
+            mode="json",
+            include={"generation", "env", "rewards"},
+            exclude={"generation": GenerationSettings.SIZES, "env": CAPACITY},
+        )
 
     @property
     def serving(self) -> GenerationSettings:

@@ -54,11 +54,8 @@ def files_hash(*parts: Path) -> str:
 
 
 def serving(params: Params) -> str:
-    """Value of the tag `serving` for these settings.
-
-    The sizes of batch and cache are left out, because they depend on the machine.
-    """
-    return params.serving.model_dump_json(exclude={"batch_frames", "cache_tokens"})
+    """Value of the tag `serving` for these settings: a digest of how episodes are played."""
+    return digest(params.model_copy(update={"generation": params.serving}).of_episodes())
 
 
 def list_versions(name: str) -> list[ModelVersion]:

@@ -36,11 +36,7 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
     """
     from tasks.tracking.lineage import files_hash, folder_hash
 
-    settings = params.model_dump(
-        mode="json",
-        include={"train", "generation", "env", "rewards"},
-        exclude={"train": BOOKKEEPING},
-    )
+    settings = {**params.of_episodes(), "train": params.train.model_dump(exclude=BOOKKEEPING)}
     return {
         **{f"settings of {name}": digest(section) for name, section in settings.items()},
         "base model": folder_hash(base),

@@ -21,9 +21,12 @@ from helpers.sandbox_events import wait_for
 from helpers.services import Services, services_up
 
 from flows import retrain, stages
+from tasks import config
+from tasks.config.params import Params
 from tasks.errors import ConfigError
 from tasks.io import write_json
 from tasks.registry import champions, versions
+from tasks.tracking import lineage
 from tasks.tracking import runs as tracking
 
 ROOT = Path(__file__).parents[2]
@@ -88,12 +91,16 @@ def test_dvc_removes_no_problems_before_it_makes_new_ones() -> None:
     assert kept == {"data/problems": True, "data/report.json": True}
 
 
-def test_dvc_watches_all_settings_that_a_stage_reads() -> None:
+def test_dvc_watches_all_settings_that_the_module_of_a_stage_reads() -> None:
     # How fast and where, not what; the environment's own settings are watched as sections.
     # Ranks get all settings of their stage.
     free = {"threads", "env.max_sessions", "deploy", "model_dump"}
+    # One stage runs after any edit, so that it can refuse.
+    assert {"params.yaml", "profiles"} <= {*DVC["plots"]["deps"]}
     for name, stage in DVC.items():
         watched = {key for part in stage["params"] for key in part["params.resolved.yaml"]}
+        turns = {key.partition(".")[2] for key in watched if "generation" in key}
+        assert turns in (set(), {*Params().of_episodes()["generation"]})
         for node in ast.walk(ast.parse((ROOT / f"tasks/{name}.py").read_text())):
             path = dotted(node)
             if path is None or path in free or path.split(".")[0] in free:
@@ -221,7 +228,8 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
 
 def fires_and_finds_nothing_new(shell: Services, password: str) -> None:
     """Switch the schedule of `rlm/retrain` on, for data that it has had, and wait for its run."""
-    last = {"data": "synthetic data of 20261123", "profile": "quick", "overrides": TINY}
+    settings = lineage.params_hash(config.resolve("quick", TINY))
+    last = {"data": "synthetic data of 20261123", "settings": settings}
     write_json(retrain.LAST, {**last, "start": None, "completed": True})
     committed = Path("prefect.yaml").read_text()
     described = yaml.safe_load(committed)
@@ -235,7 +243,7 @@ def fires_and_finds_nothing_new(shell: Services, password: str) -> None:
     def fired() -> bool:
         time.sleep(1)
         ended = flow_runs(shell.api.replace("//", f"//{password}@"), "Completed", since)
-        told = "Nothing new: synthetic data of 20261123, as at the last retraining"
+        told = "Nothing new: synthetic data of 20261123 and settings as at the last retraining"
         return any(run["auto_scheduled"] and run["state"]["message"] == told for run in ended)
 
     assert wait_for(fired, seconds=150)

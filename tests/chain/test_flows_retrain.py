@@ -94,7 +94,7 @@ def test_what_the_champion_was_trained_on_is_handed_to_prepare(monkeypatch, here
 
 def test_only_a_completed_run_makes_its_data_nothing_new(monkeypatch, here):
     champion(monkeypatch, None)
-    ends = [Failed(name="Gated", message="no"), Completed(), Completed()]
+    ends = [Failed(name="Gated", message="no"), *[Completed()] * 3]
     played: list[tuple[int, str]] = []
 
     def through(params: Params, kind: str) -> Any:
@@ -105,7 +105,10 @@ def test_only_a_completed_run_makes_its_data_nothing_new(monkeypatch, here):
     told = [retrain.retrain.fn(date=f"2026-11-{day}") for day in (23, 23, 23, 30)]
     assert [state.name for state in told] == ["Gated", *["Completed"] * 3]
     assert "Nothing new: synthetic data of 20261123" in told[2].message
-    assert played == [(20261123, "retrain")] * 2 + [(20261130, "retrain")]
+    edited = (here / "params.yaml").read_text().replace("  steps: 24\n", "  steps: 48\n")
+    (here / "params.yaml").write_text(edited)
+    assert retrain.retrain.fn(date="2026-11-30").name == "Completed"
+    assert played == [(20261123, "retrain")] * 2 + [(20261130, "retrain")] * 2
 
 
 class Stopped:

@@ -16,6 +16,7 @@ from agent.nano.teaching import save
 from tasks import config, register
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
+from tasks.io import digest
 from tasks.registry import champions, versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import stage_run
@@ -41,7 +42,8 @@ def folder(tmp_path_factory, server_params, empty_store) -> Iterator[Path]:
     save(untaught(NanoSettings()), path / "models/merged")
     (path / "reports").mkdir()
     names = ("reward", "f1_greedy", "f1_sampled", "primary_objective")
-    told = {"n": 240, "improvement": "Improvement: 50.0 %"} | {n: compared(0.3) for n in names}
+    told = {"n": 240, "improvement": "Improvement: 50.0 %", **{n: compared(0.3) for n in names}}
+    told["settings"] = digest(server_params.of_episodes())
     (path / "reports/evaluation.json").write_text(json.dumps(told))
     (path / "dvc.lock").write_text(
         "stages: {prepare: {outs: [{path: data/problems, md5: abc.dir}, {path: data/report.json}]},"
@@ -187,6 +189,11 @@ def test_an_environment_that_dies_is_told_and_started_anew(loaded: Any) -> None:
         loaded.predict(asked)
     assert [one["void"] for one in loaded.predict(asked)] == [None] * 2
     assert servers()[-1].pid != server.pid
+
+
+def test_figures_of_other_settings_are_not_recorded(folder, server_params) -> None:
+    with pytest.raises(StageError, match=r"other settings.*Run `rlm evaluate` first"):
+        registered(changed(server_params, env={"search_window": 7}))
 
 
 MADE_BY = {"models/merged": "export", "reports/evaluation.json": "evaluate"}

@@ -198,6 +198,9 @@ def test_changed_settings_or_base_start_clean_and_bookkeeping_does_not(project, 
 
     assert reason(params).startswith("resuming after step 2")
     assert reason(with_train(server_params, save_every=2)).startswith("resuming after step 2")
+    # What the message about a full memory says to lower.
+    smaller = changed(params, generation={"batch_frames": 4}, env={"max_sessions": 3})
+    assert reason(smaller).startswith("resuming after step 2")
     rewarded = changed(params, rewards={"read_chars": 90})
     assert reason(rewarded) == "settings of rewards changed: starting clean"
     base = paths.BASE.resolve()
