@@ -108,7 +108,7 @@ class Chain:
         os.environ[variables.CHAIN] = str(os.getpid())
         # DVC starts `python`: it must be this interpreter, whichever shell called us.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        print_kept(unchanged := stages.unchanged(), killed=killed)
+        print_kept(unchanged := stages.unchanged(self.params.push.remote), killed=killed)
         if "train" not in unchanged:
             require_card(self.params)
         if "warmstart" not in unchanged:
@@ -354,7 +354,7 @@ def print_kept(unchanged: list[str], killed: bool) -> None:
         console.print(f"Code: {code}. `{init}git add . && git commit` lets you restore it later.")
     if not unchanged and Path(".dvc/cache/runs").is_dir():
         console.print("Starting at prepare; what earlier runs made of the same inputs is reused.")
-    elif not unchanged and Path("dvc.lock").exists():
+    elif not unchanged and Path("dvc.lock").exists() and not Path(".dvc/cache/files").is_dir():
         console.print("Starting clean: this machine lacks dvc.lock's results (`dvc pull`).")
     elif not unchanged:
         console.print("Starting clean: no stage has results for the current inputs.")

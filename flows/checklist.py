@@ -147,7 +147,7 @@ def notebook() -> tuple[State, str]:
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     for text in code:
         compile(text, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    return "met", f"{len(code)} cells of code; tests/chain/test_notebook.py executes them"
+    return "stand-in", f"{len(code)} cells compile; `make test-nightly` executes them"
 
 
 def plots() -> tuple[State, str]:
@@ -176,10 +176,11 @@ def links() -> tuple[State, str]:
 
 
 def components() -> tuple[State, str]:
-    """Whether at least four components have a weight and a documented defence."""
-    from tasks import config
+    """Whether at least four components have a weight and a documented defence, and were audited."""
+    from tasks import audit, config
 
     weights = config.load_resolved().rewards.weights.model_dump()
+    read_report(audit.REPORT, "audit")
     text = Path("docs/rewards.md").read_text(encoding="utf-8")
     defended = [name for name, weight in weights.items() if weight > 0 and f"`{name}`" in text]
     return ("met" if len(defended) >= 4 else "open"), ", ".join(defended)
@@ -196,7 +197,7 @@ def reward_figure() -> tuple[State, str]:
     labels = [axes.get_xlabel(), axes.get_ylabel()]
     legend = axes.get_legend() or axes.figure.legends[0]
     named = [text.get_text() for text in legend.get_texts()]
-    good = labels == ["Training Step", "Reward"] and any("before" in name for name in named)
+    good = labels == ["Training Step", "Reward"] and "before" in " ".join(named)
     return ("met" if good else "open"), f"axes {labels}, legend {named}"
 
 

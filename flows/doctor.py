@@ -183,7 +183,8 @@ def report(machine: Machine) -> list[str]:
             lines += [f"  - {part.what}" for part in missing if part.fix == fix]
             lines.append(f"      {fix}")
     else:
-        option = "" if profile.name == "nano" else f' ARGS="--profile {profile.name}"'
+        data = ", with the data of docs/trials.md"
+        option = "" if profile.name == "nano" else f' ARGS="--profile {profile.name}"{data}'
         lines += ["", f"Next: make full{option}"]
     return lines
 

@@ -119,6 +119,8 @@ def reproduce(name: str) -> None:
     """
     from dvc.exceptions import DvcException
 
+    from tasks.push import deepest
+
     with ThreadPoolExecutor(1, thread_name_prefix="dvc") as executor:
         try:
             executor.submit(_reproduce, name).result()
@@ -149,21 +151,26 @@ def _reproduce(name: str) -> None:
         repo.reproduce(targets=[name], single_item=True)
 
 
-def unchanged() -> list[str]:
+def unchanged(remote: str) -> list[str]:
     """The leading DVC stages whose outputs are up to date.
 
     Raises:
-        StageError: another DVC process works here, or its cache cannot be read.
+        ConfigError: there is no such remote, which only the last stage would notice.
+        StageError: another DVC process works here, or its files or the remote cannot be read.
     """
+    from dvc.config import RemoteNotFoundError
     from dvc.exceptions import DvcException
 
-    from tasks.push import dvc_repo
+    from tasks.push import deepest, dvc_repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
     try:
         with dvc_repo() as repo:
+            repo.cloud.get_remote(remote)
             changed = repo.status()
-    except DvcException as error:
+    except RemoteNotFoundError as error:
+        raise ConfigError(f"push.remote: {error}. `dvc remote list` lists them.") from None
+    except (DvcException, ImportError) as error:
         raise StageError(f"DVC status failed ({deepest(error)})") from None
     names: list[str] = []
     for name in BY_DVC:
@@ -175,26 +182,10 @@ def unchanged() -> list[str]:
 
 def exit_status(error: BaseException) -> int | None:
     """The exit code of a stage's command, from DVC's chain of exceptions."""
+    from tasks.push import deepest
+
     match = re.search(r"exited with (-?\d+)$", deepest(error))
     return int(match.group(1)) if match else None
-
-
-_ADVICE = {
-    "RWLock": "While no run works here, delete .dvc/tmp/rwlock",
-    "structure is corrupted": "After a merge, take a side: `git checkout --ours dvc.lock`",
-}
-"""What helps, by words of DVC's messages."""
-
-
-def deepest(error: BaseException) -> str:
-    """The message at the bottom of a chain of causes, or the first one that has advice."""
-    while True:
-        for words, advice in _ADVICE.items():
-            if words in str(error):
-                return f"{error}. {advice}"
-        if error.__cause__ is None:
-            return str(error)
-        error = error.__cause__
 
 
 def gate_advice() -> str:

@@ -7,6 +7,7 @@ must not call DVC on its own outputs.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,26 @@ def dvc_repo() -> Repo:
         return Repo(".", config={"core": {"no_scm": True}})
 
 
+_ADVICE = {
+    "RWLock": "While no run works here, delete .dvc/tmp/rwlock",
+    "'dvc.lock', YAML": "In a merge, take a side: `git checkout --ours dvc.lock`; else remove it",
+    "dvc-s3": "Run `pip install --constraint constraints.txt --editable '.[s3]'`",
+}
+"""What helps, by words of DVC's messages."""
+
+
+def deepest(error: BaseException) -> str:
+    """The message at the bottom of a chain of causes, or the first one that has advice."""
+    while True:
+        said = re.sub(r"\x1b\[\d*m", "", str(error))
+        for words, advice in _ADVICE.items():
+            if words in said:
+                return f"{said}. {advice}"
+        if error.__cause__ is None:
+            return said
+        error = error.__cause__
+
+
 def run(params: Params, run: StageRun) -> None:
     """Push data, base, adapter and merged model of dvc.lock to the remote.
 
@@ -40,12 +61,11 @@ def run(params: Params, run: StageRun) -> None:
         StageError: an output is missing or differs from dvc.lock, or the remote refuses.
     """
     from dvc.exceptions import DvcException
-    from dvc.lock import LockError
 
     name = params.push.remote
     failures: list[BaseException] = []
-    with dvc_repo() as repo:
-        try:
+    try:
+        with dvc_repo() as repo:
             if changed := repo.status():
                 raise StageError(
                     f"{', '.join(sorted(changed))} changed since their last run. Run "
@@ -53,15 +73,13 @@ def run(params: Params, run: StageRun) -> None:
                 )
             with transfer_failures(failures):
                 pushed = repo.push(remote=name)
-        except LockError as error:
-            raise StageError(str(error)) from None
-        except (DvcException, OSError) as error:
-            if full := next(filter(disk_is_full, [error, *failures]), None):
-                raise full from None
-            raise StageError(
-                f"DVC could not push to the remote {name!r} ({error}). "
-                "List the remotes with `dvc remote list`."
-            ) from None
+    except (DvcException, OSError, ImportError) as error:
+        if full := next(filter(disk_is_full, [error, *failures]), None):
+            raise full from None
+        raise StageError(
+            f"DVC could not push to the remote {name!r} ({deepest(error)}). "
+            "List the remotes with `dvc remote list`."
+        ) from None
     run.log_metrics({"push/files_pushed": float(pushed)})
     run.set_tags({"dvc.remote": name})
     run.log_artifact("dvc.lock")

@@ -47,7 +47,7 @@ def commit() -> str:
     What a run itself writes doesn't count: you commit it afterwards.
     """
     changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ":/"]
-    changed += [":!/dvc.lock", ":!/params.resolved.yaml"]
+    changed += [":!dvc.lock", ":!params.resolved.yaml"]
     try:
         status, head = (
             subprocess.run(command, capture_output=True, text=True)

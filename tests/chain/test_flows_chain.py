@@ -23,7 +23,7 @@ from flows import stages
 from flows.services import processes
 from tasks import config, paths
 from tasks.config.params import Params
-from tasks.errors import GateFailed, StageError
+from tasks.errors import GateFailed, PipelineError, StageError
 from tasks.tracking import runs as tracking
 
 pytestmark = pytest.mark.xdist_group("prefect")
@@ -39,7 +39,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path)
         yield tmp_path
 
 
-def test_a_failed_stage_and_a_refusing_gate_end_the_flow_in_own_words(prefect_url, project, capfd):
+def test_a_failed_stage_and_a_refusing_gate_end_the_flow_in_own_words(
+    prefect_url, project, capfd, monkeypatch
+):
     from flows.chain import play
 
     before, started = environments(), datetime.now(UTC)
@@ -80,8 +82,13 @@ def test_a_failed_stage_and_a_refusing_gate_end_the_flow_in_own_words(prefect_ur
         content = Path(damaged).read_text()
         Path(damaged).write_text(f"<<<<<<< HEAD\n{content}")
         with pytest.raises(StageError, match=rf"{advice} {damaged}"):
-            stages.unchanged()
+            stages.unchanged("local")
         Path(damaged).write_text(content)
+    monkeypatch.setitem(sys.modules, "dvc_s3", None)
+    subprocess.run(["dvc", "remote", "add", "shared", "s3://bucket/rlm"], check=True)
+    for remote, advice in (("shard", "`dvc remote list`"), ("shared", "`pip install --constraint")):
+        with pytest.raises(PipelineError, match=advice):
+            stages.unchanged(remote)
 
 
 def test_an_interrupt_stops_everything_and_says_how_to_go_on(project):
