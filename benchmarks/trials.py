@@ -272,8 +272,7 @@ def sweep(work: TrialsWork) -> None:
 
 def read(split: str) -> list[EpisodeSpec]:
     """Prompts of a split at eight papers."""
-    every = read_specs(paths.problems_of(split))
-    return [spec for spec in every if spec.difficulty == LEVEL]
+    return [spec for spec in read_specs(paths.problems_of(split)) if spec.difficulty == LEVEL]
 
 
 def evenly(every: Sequence[EpisodeSpec], most: int | None) -> list[EpisodeSpec]:

@@ -82,8 +82,7 @@ def score(facts: EpisodeFacts, settings: RewardSettings) -> Score:
     retrieved = located.retrieved
     agreement = span_f1(retrieved, facts.evidence)
     parts = components(facts, located, settings)
-    weights = settings.weights
-    total = sum(getattr(weights, name) * value for name, value in parts.items())
+    total = sum(getattr(settings.weights, name) * value for name, value in parts.items())
     return Score(
         total=min(1.0, total),  # the weights sum to 1 only within rounding
         components=parts,

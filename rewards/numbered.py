@@ -59,8 +59,7 @@ def shown_and_named(readers: Iterable[Child]) -> tuple[set[str], set[str]]:
 
 def _asks(text: str) -> bool:
     """Whether the first or the last line of a prompt asks for yes or no."""
-    lines = text.partition("\n")[0], text.rpartition("\n")[2]
-    return any(ASKS in line.lower() for line in lines)
+    return ASKS in text.partition("\n")[0].lower() or ASKS in text.rpartition("\n")[2].lower()
 
 
 def _single(text: str) -> str:

@@ -93,8 +93,7 @@ class ReadingLessons:
     ) -> Iterator[tuple[str, float]]:
         """Shares of trees and readers whose names and fields are right: `root_greedy` and so on."""
         rng = Random("probe")
-        count = self._settings.probe_pairs
-        methods = [rng.choice(names.RESERVED) for _ in range(count)]
+        methods = [rng.choice(names.RESERVED) for _ in range(self._settings.probe_pairs)]
         roots = [self._known.root(rng, plans.BEST, m, rng.choice(FIELDS), 8) for m in methods]
         readers = [self._known.reader(rng, method, _PROBED) for method in methods]
         words = _fields(tokenizer)

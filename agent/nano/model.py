@@ -170,8 +170,7 @@ class _Wiring:
         """
         heads = range(self.heads // 2, self.heads)
         step = self.plain // len(heads)
-        pairs = self.size // 2
-        near = [i for i in range(pairs) if _NEAREST_TURN < self.turns[i] < _NEAR_TURN]
+        near = [i for i in range(self.size // 2) if _NEAREST_TURN < self.turns[i] < _NEAR_TURN]
         for number, head in enumerate(heads):
             first, start = head * self.size, number * step
             for row in range(first, first + self.size):

@@ -227,8 +227,7 @@ def demonstrate(
     rows = demonstration_rows(good, mistakes, left_out=left_out)
     if settings.teacher == "demonstrator" and settings.plan == "moves":
         read = move_demonstrator.lessons(problems, settings.moves, params.env, params.rewards)
-        style = params.env.prompt_style
-        asked = ((llm_messages(style, prompt), reply) for prompt, reply in read)
+        asked = ((llm_messages(params.env.prompt_style, p), reply) for p, reply in read)
         rows += reader_rows(conversations.chat, asked)
     played = Counter(problem.difficulty for problem in problems)
     shown = Counter(episode.difficulty for episode in good.values())

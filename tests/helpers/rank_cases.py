@@ -61,8 +61,7 @@ def train_with_nan(trainer: Any, step: int, out: Path) -> None:
 
     def note(_: int, logs: dict[str, float]) -> None:
         digest = hashlib.sha256(b"".join(w.detach().numpy().tobytes() for w in weights.values()))
-        moments = len(trainer.optimizer.state)
-        rows.append((logs["train/step_scale"], moments, digest.hexdigest()))
+        rows.append((logs["train/step_scale"], len(trainer.optimizer.state), digest.hexdigest()))
 
     for weight in weights.values():
         weight.register_hook(spoil)  # before the ranks' gradients are averaged

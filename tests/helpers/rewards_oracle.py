@@ -49,10 +49,8 @@ def fits(item: Any) -> bool:
     """An item of a shape that says something."""
     if isinstance(item, str):
         return True
-    names = ("paper_id", "text", "start", "end")
-    return isinstance(item, dict) and all(
-        type(item.get(name)) in (str, int, type(None)) for name in names
-    )
+    keys = ("paper_id", "text", "start", "end")
+    return isinstance(item, dict) and all(type(item.get(n)) in (str, int, type(None)) for n in keys)
 
 
 def same(item: Any) -> Any:

@@ -105,8 +105,7 @@ def test_the_number_format_follows_the_device(monkeypatch, native, dtype):
     assert model_files.compute_dtype(device) == dtype
     for saved in (torch.float16, torch.bfloat16):
         assert model_files.saved_dtype(SimpleNamespace(dtype=saved), device) == dtype
-    nano = SimpleNamespace(dtype=torch.float32)
-    assert model_files.saved_dtype(nano, device) == torch.float32
+    assert model_files.saved_dtype(SimpleNamespace(dtype=torch.float32), device) == torch.float32
     four_bit = {"bnb_4bit_compute_dtype": "float16"}
     config = SimpleNamespace(dtype=torch.bfloat16, quantization_config=four_bit)
     assert model_files.saved_dtype(config, device) == torch.float16

@@ -64,16 +64,14 @@ def test_the_order_of_batching_changes_no_episode(one_thread, server_params, ser
     ids = server_problems.ids("train", "easy")
     specs = [EpisodeSpec(ids[i % len(ids)], seed=i) for i in range(7)]
 
-    def episodes(chosen: list[EpisodeSpec], sessions: int, batch_frames: int) -> list[Trajectory]:
-        generation = GenerationSettings(
-            max_turn_tokens=8, max_frame_tokens=512, batch_frames=batch_frames
-        )
+    def episodes(chosen: list[EpisodeSpec], sessions: int, size: int) -> list[Trajectory]:
+        generation = GenerationSettings(max_turn_tokens=8, max_frame_tokens=512, batch_frames=size)
         policy = CodingPolicy(base.model.eval(), base.tokenizer, generation)
         return play(policy, url, chosen, sessions=sessions)
 
     with local_server(server_params.model_copy(update={"env": env}), data=None) as url:
-        whole = episodes(specs, sessions=7, batch_frames=64)
-        small = episodes(specs[3::-1], sessions=3, batch_frames=4)[::-1]
+        whole = episodes(specs, sessions=7, size=64)
+        small = episodes(specs[3::-1], sessions=3, size=4)[::-1]
         other = episodes([replace(spec, seed=spec.seed + 99) for spec in specs[:2]], 2, 64)
     assert [tree.void for tree in whole] == [None] * 7
     assert [without_clocks(tree) for tree in small] == [without_clocks(tree) for tree in whole[:4]]

@@ -50,9 +50,7 @@ def unchanged_share(base: Path, folder: Path) -> float:
     before = trained(trainer)
     trainer.resume(None)
     after = trained(trainer)
-    return max(
-        float((before[name] == after[name]).float().mean()) for name in after if "lora_A" in name
-    )
+    return max(float((before[n] == after[n]).float().mean()) for n in after if "lora_A" in n)
 
 
 def test_adapters_of_a_4_bit_base_are_float32_and_move_at_a_small_rate(nf4, tmp_path, monkeypatch):

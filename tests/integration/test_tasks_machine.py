@@ -60,9 +60,8 @@ def test_the_command_prints_the_report_of_this_machine(smi) -> None:
         "import sys; from flows import doctor; status = doctor.main(sys.argv[1:]); "
         "assert not {'torch', 'typer', 'pydantic', 'yaml'} & set(sys.modules); sys.exit(status)"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code, "--json"], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code, "--json"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     said = json.loads(found.stdout)
     assert said["profile"] == "t4"

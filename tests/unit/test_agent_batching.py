@@ -194,10 +194,7 @@ PER_TOKEN = ("ids_T", "env_mask_T", "logprobs_T")
 def test_a_family_has_the_rows_that_share_half_of_their_tokens():
     row = found(make_rows(by_hand(), SETTINGS).rows)[0, 0]
     texts = [[1, 2, 3, 4], [5, 6], [1, 2, 9], [5, 7, 8], [1, 2, 3, 8]]
-    rows = [
-        replace(row, **{name: getattr(row, name)[: len(text)] for name in PER_TOKEN})
-        for text in texts
-    ]
+    rows = [replace(row, **{n: getattr(row, n)[: len(ids)] for n in PER_TOKEN}) for ids in texts]
     rows = [replace(row, ids_T=np.array(text)) for row, text in zip(rows, texts, strict=True)]
     for most, trees in ((100, True), (5, True), (100, False), (4, False)):
         batches = micro_batches(rows, most, 0, trees=trees)

@@ -38,8 +38,7 @@ def prompts() -> list[list[int]]:
         return rng.choices(range(4, WORDS), k=count)
 
     system, one, other = some(40), some(30), some(21)
-    tails = [[], [], some(1), some(25), some(3)]
-    first = [system + one + tail for tail in tails]
+    first = [system + one + tail for tail in ([], [], some(1), some(25), some(3))]
     return [*first, system + other, system + other, some(9), [7], system[:20], system]
 
 

@@ -50,9 +50,8 @@ def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
     first, second = turns(TokenisedPolicy(Fixed(text), made))
     known = made.chat.tokenizer
     talk = [*OPENING, ("assistant", text), *NEWS]
-    messages = [
-        {"role": m[0], "content": m[1]} if isinstance(m, tuple) else m.model_dump() for m in talk
-    ]
+    plain = [one if isinstance(one, tuple) else (one.role, one.content) for one in talk]
+    messages = [{"role": role, "content": content} for role, content in plain]
     for message in messages[1:]:  # no text of a message ends a turn
         message["content"] = message["content"].replace("<|", "< |")
     whole = known.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -15,9 +15,7 @@ from flows import cli
 from flows.services import __main__ as services
 from tasks import config
 
-LINES = [
-    (page, part.strip()) for page in PAGES for line in commands(page) for part in line.split("&&")
-]
+LINES = [(page, one.strip()) for page in PAGES for row in commands(page) for one in row.split("&&")]
 
 
 def lines(program: str) -> list[tuple[str, list[str]]]:
@@ -71,12 +69,10 @@ def test_a_module_exists_and_has_the_options(page: str, words: list[str]) -> Non
 def test_readme_tells_the_results_of_its_run() -> None:
     told = (ROOT / "README.md").read_text(encoding="utf-8")
     found = json.loads((ROOT / "plots/evaluation.json").read_text(encoding="utf-8"))
-    one, (low, high) = found["reward"], found["reward"]["ci95"]
-    greedy, rate = found["f1_greedy"], [found[at]["success_rate"] for at in ("before", "after")]
-    rows = [
-        f"from {one['before']:.3f} to {one['after']:.3f} (+{found['improvement_percent']:.1f} %): "
-        f"{one['difference']:+.3f} ({low:+.3f} to {high:+.3f}), sampled on {found['n']} held-out",
-        f"F1 rises from {greedy['before']:.3f} to {greedy['after']:.3f}",
-        f"episodes, sampled, from {rate[0]:.1%} to {rate[1]:.1%}",
-    ]
+    rows = [f"on {found['n']} held-out problems", f", +{found['improvement_percent']:.1f} % |"]
+    for one in (found["reward"], found["f1_greedy"]):
+        changed = "{:+.3f} ({:+.3f} to {:+.3f})".format(one["difference"], *one["ci95"])
+        rows.append(f"| {one['before']:.3f} | {one['after']:.3f} | {changed}")
+    rate = [found[at]["success_rate"] for at in ("before", "after")]
+    rows.append("| {:.1%} | {:.1%} |".format(*rate))
     assert [row for row in rows if row not in told] == []

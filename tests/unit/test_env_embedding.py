@@ -35,9 +35,7 @@ HOSTILE = {
     "special": "[MASK]" * 9999,
 }
 
-real = pytest.mark.skipif(
-    not embedding.installed(), reason="the model is missing: make setup-search"
-)
+real = pytest.mark.skipif(not embedding.installed(), reason="no model: make setup-search")
 
 
 @pytest.fixture

@@ -252,9 +252,8 @@ def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
     name = BENCHMARK.findall(problem.papers[0].text)[0]
     other = next(one for one in sorted(hidden))
     for written in (other, f"{other}s"):  # within a word too
-        papers = tuple(
-            p.model_copy(update={"text": p.text.replace(name, written)}) for p in problem.papers
-        )
+        texts = [{"text": paper.text.replace(name, written)} for paper in problem.papers]
+        papers = tuple(p.model_copy(update=t) for p, t in zip(problem.papers, texts, strict=True))
         found = fields.field_fault(problem.model_copy(update={"papers": papers}), 512)
         assert found == f"{other} is a benchmark of no training problem"
 

@@ -105,8 +105,7 @@ def test_an_obvious_answer_is_found(asked: str, passage: str) -> None:
 
 def test_a_word_counts_more_than_its_other_forms_and_compounds_only_without_them() -> None:
     forms = ["The copies lie there.", "The copy lies there.", "The copybook lies there."]
-    found = rank(forms, "Which copies?")
-    assert [text for _, text in found] == forms[:2]
+    assert [text for _, text in rank(forms, "Which copies?")] == forms[:2]
     assert rank(forms[2:], "copybooks' copy") == [("", forms[2])]
     words = ["A timetable hangs here.", "Many tables stand here."]
     assert rank(words, "table") == [("", words[1])]

@@ -16,8 +16,7 @@ def test_one_episode_is_scored_at_a_time_and_the_smallest_and_the_oldest_take_tu
             order.append(size)
             inside.release()
 
-    arrived = (20, 30, 1, 25, 2)
-    threads = [threading.Thread(target=score, args=(size,)) for size in arrived]
+    threads = [threading.Thread(target=score, args=(size,)) for size in (20, 30, 1, 25, 2)]
     with turns.turn(0):
         for number, thread in enumerate(threads, 1):
             thread.start()

@@ -185,8 +185,7 @@ def test_a_split_in_some_rows_only_rejects_the_others(tmp_path: Path) -> None:
 
 def test_a_wrong_key_hides_no_wrong_quote(tmp_path: Path) -> None:
     quoted = [{"paper_id": "Mirbex-0", "quote": "Nothing like this is in the paper."}]
-    bad = changed(splitt="train", difficulty="brutal", evidence=quoted)
-    found = read(tmp_path, GOOD[0], bad)
+    found = read(tmp_path, GOOD[0], changed(splitt="train", difficulty="brutal", evidence=quoted))
     assert {fault.field for fault in found.rejected} == {"splitt", "difficulty", QUOTED}
     assert found.rejected_rows == 1
 

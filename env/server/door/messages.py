@@ -34,8 +34,7 @@ _NAMES = {*RLMAction.model_fields, *FrameTurn.model_fields, *_OF_REQUESTS.split(
 
 def message_bytes(settings: EnvSettings) -> int:
     """Limit of one WebSocket message: larger where a client may send its own papers."""
-    papers = DOCUMENT_CHARS if settings.allow_documents else 0
-    return MESSAGE_BYTES + _ESCAPED * papers
+    return MESSAGE_BYTES + _ESCAPED * (DOCUMENT_CHARS if settings.allow_documents else 0)
 
 
 def refusal(text: str | None) -> dict[str, Any] | None:
