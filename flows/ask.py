@@ -78,7 +78,7 @@ def ask(
                 question = sys.stdin.read().strip()
             if question is not None and not question.strip():
                 raise StageError("the question is empty; write one.")
-        sys.exit(talk(docs, question, chosen(model, base_url, set_), as_json, seed, began))
+        sys.exit(talk(docs, question, asked_model(model, base_url, set_), as_json, seed, began))
 
     guarded(work)
 
@@ -113,7 +113,7 @@ def require_model(docs: Path, model: str, base_url: str | None, set_: list[str] 
         raise StageError("--set is for endpoints. Other models keep their own settings.")
 
 
-def chosen(model: str, base_url: str | None, set_: list[str] | None) -> AskedModel:
+def asked_model(model: str, base_url: str | None, set_: list[str] | None) -> AskedModel:
     """The model that the options name.
 
     Raises:

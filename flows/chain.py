@@ -58,10 +58,10 @@ def rlm(profile: str = "nano", overrides: list[str] | None = None) -> State[str]
         params = config.resolve(profile, overrides or [])
         set_environment(params.threads)
         with exclusive():
-            return through(params)
+            return run_stages(params)
 
 
-def through(params: Params, kind: str = "full") -> State[str]:
+def run_stages(params: Params, kind: str = "full") -> State[str]:
     """Run all stages in order; the caller holds the lock of the folder.
 
     Args:

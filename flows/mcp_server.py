@@ -64,7 +64,7 @@ def serve(docs: Path, named: str, base_url: str | None, set_: list[str] | None) 
         ConfigError: a setting is wrong.
     """
     streams = claim_stdio()
-    model = ask.chosen(named, base_url, set_)
+    model = ask.asked_model(named, base_url, set_)
     documents, model = ask.read_folder(docs, model, ask.notices())
     with ExitStack() as stack:
         answers = cache(lambda: stack.enter_context(asking.opened(model)))

@@ -19,7 +19,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from flows import notifications
-from flows.chain import announce, through
+from flows.chain import announce, run_stages
 from flows.runtime import BusyError, exclusive, set_environment
 from tasks import config
 from tasks.config.params import Params
@@ -84,7 +84,7 @@ def retrain(
                 )
                 announce(f"Retraining on {fresh.content}, {start_in_words(params, repeat)}.")
                 write_json(LAST, {**request, "start": start, "completed": False})
-                state = through(params, "retrain")
+                state = run_stages(params, "retrain")
                 if state.is_completed():
                     write_json(LAST, {**request, "start": start, "completed": True})
                 else:  # gated: nothing was trained, so there is nothing to resume

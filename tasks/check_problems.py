@@ -48,7 +48,7 @@ def read_problem_rows(params: Params, path: str, documents: str | None) -> Check
     params = params.model_copy(update={"prepare": section})
     data = prepare.read_source(params)
     try:
-        prepare.judge(params, data)
+        prepare.require_trainable(params, data)
     except StageError as error:
         return Checked(data, [f"prepare would stop: {str(error).splitlines()[0]}"])
     stops = []

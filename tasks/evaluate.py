@@ -95,7 +95,7 @@ def run(params: Params, run: StageRun) -> Path:
             alone[name] = seconds_of(play_alone(path, url, specs, params, label=name))
     rows = {name: rows_of(modes, name) for name, modes in played.items()}
     report = compare(rows, alone, params)
-    sample = [transcript(episode, name, "greedy") for name, episode in chosen(played, KEPT)]
+    sample = [transcript(episode, name, "greedy") for name, episode in by_level(played, KEPT)]
     with replacing(EPISODES) as temporary:
         pd.DataFrame(rows["before"] + rows["after"]).to_parquet(temporary, index=False)
     write_text(paths.TRANSCRIPTS, "".join(json.dumps(item) + "\n" for item in sample))
@@ -292,7 +292,7 @@ def require_played(
         )
 
 
-def chosen(
+def by_level(
     played: dict[str, dict[Mode, list[Trajectory]]], count: int
 ) -> list[tuple[str, Trajectory]]:
     """Greedy episodes of every model on the first `count` problems of each difficulty.

@@ -91,7 +91,7 @@ def export(params: Params, adapter: Path, out: Path, url: str) -> dict[str, Any]
         "whole_effect": whole_effect,
         "limit": limit,
         **vars(measured),
-        "wrong": comparison.judge(measured, effect, limit, whole_effect),
+        "wrong": comparison.faults(measured, effect, limit, whole_effect),
     }
 
 

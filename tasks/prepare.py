@@ -52,7 +52,7 @@ def run(params: Params, run: StageRun) -> Path:
         StageError: too many rows are rejected, or a split is empty.
     """
     data = read_source(params)
-    judge(params, data)
+    require_trainable(params, data)
     rows = {
         split: [to_row(problem) for problem in data.problems if problem.split == split]
         for split in SPLITS
@@ -126,7 +126,7 @@ def find(
     return Found(problems, rejected, quotes=quotes)
 
 
-def judge(params: Params, data: Found) -> None:
+def require_trainable(params: Params, data: Found) -> None:
     """Refuse data that is unfit for training.
 
     Raises:

@@ -64,7 +64,7 @@ def run(params: Params, run: StageRun) -> Path:
             "(promote.mode, generation, env, rewards). Run `rlm register` first."
         )
     champion = versions.champion(name)
-    if (report := settled(challenger, champion, params)) is None:
+    if (report := known_report(challenger, champion, params)) is None:
         report = decide(challenger, champion, params)
         champions.write_decision(challenger, report)
     elif report["new"]:
@@ -82,31 +82,32 @@ def run(params: Params, run: StageRun) -> Path:
     return paths.PROMOTION
 
 
-def settled(
+def known_report(
     challenger: ModelVersion, champion: ModelVersion | None, params: Params
 ) -> dict[str, Any] | None:
     """The report if no comparison is needed, else None."""
     decision = json.loads(challenger.tags.get(champions.DECISION, "null"))
     if champion is not None and str(champion.version) == str(challenger.version):
         won = decision if decision and decision["verdict"] == "promoted" else None
-        return {**(won or nothing(challenger, "it is the champion already")), "new": False}
+        return {**(won or uncompared(challenger, "it is the champion already")), "new": False}
     weights = challenger.tags["weights_hash"]
     if champion is not None and champion.tags.get("weights_hash") == weights:
         reason = f"it has the weights of the champion, version {champion.version}"
-        return nothing(challenger, reason)
+        return uncompared(challenger, reason)
     for version in versions.list_versions(challenger.name):  # equal weights are the same model
         when = version.tags.get(champions.ROLLED_BACK)
         if when and version.tags.get("weights_hash") == weights:
             command = f"rlm rollback --to {version.version}"
             reason = f"it was champion and was rolled back at {when}; `{command}` restores it"
-            return nothing(challenger, reason)
-    same = decision and decision["rule"] == rule(params) and decision["opponent"] == about(champion)
+            return uncompared(challenger, reason)
+    rival = opponent_entry(champion)
+    same = decision and decision["rule"] == rule(params) and decision["opponent"] == rival
     if same and decision["sets"]:
         return {**decision, "new": decision["verdict"] == "promoted"}
     return None
 
 
-def nothing(challenger: ModelVersion, reason: str) -> dict[str, Any]:
+def uncompared(challenger: ModelVersion, reason: str) -> dict[str, Any]:
     """Report of a challenger without a comparison."""
     return {
         "name": challenger.name,
@@ -133,7 +134,7 @@ def rule(params: Params) -> dict[str, Any]:
     }
 
 
-def about(champion: ModelVersion | None) -> dict[str, Any]:
+def opponent_entry(champion: ModelVersion | None) -> dict[str, Any]:
     """Entry of the opponent in the report."""
     if champion is None:
         return {"kind": "base", "version": None, "weights_hash": versions.weights_hash(paths.BASE)}
@@ -192,7 +193,7 @@ def decide(
         "reason": verdict_reason(outcomes, champion, source, lack),
         "new": True,
         "weights_hash": challenger.tags["weights_hash"],
-        "opponent": about(champion),
+        "opponent": opponent_entry(champion),
         "rule": rule(params),
         "problems": source,
         "seed": seed,

@@ -48,7 +48,7 @@ def run(params: Params, run: StageRun) -> Path:
     warn_without_gpu(params.model)
     if params.warmstart.kind == "champion":
         return base_sources.write_base(params, run, paths.BASE)
-    if chosen(params) == "sft":
+    if kind_in_force(params) == "sft":
         return demonstrate.write_base(params, run, paths.BASE)
     if params.model.source != NANO:
         with replacing(paths.BASE) as folder:
@@ -75,7 +75,7 @@ def run(params: Params, run: StageRun) -> Path:
     return paths.BASE
 
 
-def chosen(params: Params) -> str:
+def kind_in_force(params: Params) -> str:
     """Kind of warm start; the stage `zeroshot` has chosen that of `auto`."""
     if params.warmstart.kind != "auto":
         return params.warmstart.kind

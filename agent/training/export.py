@@ -1,7 +1,7 @@
 """Check that a merged model on disk behaves like the model that was trained.
 
 `observe` records the live model: base and adapter, not merged. `python -m agent.training.export`
-loads the merged folder in a fresh process and measures it against the record, and `judge` decides.
+loads the merged folder in a fresh process and measures it against the record, and `faults` decides.
 A vocabulary can have 150,000 entries, so only the largest logits of each token are kept.
 Neighbours: `merge.py` writes the folder, `tasks/export.py` calls both.
 """
@@ -213,7 +213,7 @@ def measure(live: Record, model: Any) -> MergeDifference:
     )
 
 
-def judge(
+def faults(
     measured: MergeDifference, effect: float, limit: float, whole_effect: float | None = None
 ) -> list[str]:
     """Faults of a merged model; empty if it behaves like the live one.

@@ -105,7 +105,7 @@ def _links(problems: Sequence[Problem], settings: SplitSettings) -> Iterator[_Li
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for i, problem in enumerate(problems):
         of_collection[problem.collection_id][i] = None
-        alike[named(problem.question)].append(i)
+        alike[names_in(problem.question)].append(i)
         for paper in problem.papers:
             of_paper[paper.text][i] = None
     for places in of_collection.values():
@@ -153,7 +153,7 @@ def _similar(sets: Sequence[frozenset[int]], least: float) -> Iterator[tuple[int
                 yield i, other, common / len(members)
 
 
-def named(question: str) -> tuple[str, ...]:
+def names_in(question: str) -> tuple[str, ...]:
     """Sorted names and numbers of a question; questions that differ in them are different.
 
     Names are words with a capital, except the first word of the sentence.

@@ -97,11 +97,11 @@ def test_only_a_completed_run_makes_its_data_nothing_new(monkeypatch, here):
     ends = [Failed(name="Gated", message="no"), *[Completed()] * 3]
     played: list[tuple[int, str]] = []
 
-    def through(params: Params, kind: str) -> Any:
+    def run_stages(params: Params, kind: str) -> Any:
         played.append((params.prepare.synthetic.seed, kind))
         return ends[len(played) - 1]
 
-    monkeypatch.setattr(retrain, "through", through)
+    monkeypatch.setattr(retrain, "run_stages", run_stages)
     told = [retrain.retrain.fn(date=f"2026-11-{day}") for day in (23, 23, 23, 30)]
     assert [state.name for state in told] == ["Gated", *["Completed"] * 3]
     assert "Nothing new: synthetic data of 20261123" in told[2].message
@@ -118,7 +118,7 @@ class Stopped:
         self.started: list[str | None] = []
         self._patch = monkeypatch
         champion(monkeypatch, version(3))
-        monkeypatch.setattr(retrain, "through", self._through)
+        monkeypatch.setattr(retrain, "run_stages", self._through)
         monkeypatch.setattr(versions, "list_versions", lambda name: [version(3), version(4)])
         with pytest.raises(StageError, match="could not push"):
             retrain.retrain.fn(date="2026-11-23")

@@ -12,7 +12,7 @@ from helpers.random_model import observed, write_adapter, write_base
 
 from agent.errors import ExportError
 from agent.policies.hf_policy import load_model
-from agent.training.export import LIMITS, error_limit, judge, measure
+from agent.training.export import LIMITS, error_limit, faults, measure
 from agent.training.merge import merge
 
 # One group, so that one process imports it.
@@ -30,7 +30,7 @@ def test_a_merge_onto_the_twin_behaves_like_the_4_bit_model_and_its_adapter(tmp_
     merge(base, adapter, tmp_path / "merged", dtype=form)
     merged, _ = load_model(tmp_path / "merged", dtype=dtype)
     assert not getattr(merged, "is_quantized", False)
-    assert judge(measure(live, merged), effect, error_limit(form, arithmetic)) == []
+    assert faults(measure(live, merged), effect, error_limit(form, arithmetic)) == []
     assert effect > 0.05
 
 
@@ -42,7 +42,7 @@ def test_other_merges_would_damage_the_model_and_are_refused(tmp_path: Path) -> 
 
     def refused(folder: Path) -> float:
         found = measure(live, load_model(folder)[0])
-        (wrong, *_) = judge(found, effect, limit)
+        (wrong, *_) = faults(found, effect, limit)
         assert wrong.startswith("logits are off by")
         return found.logit_error
 

@@ -21,7 +21,7 @@ from agent.errors import ExportError
 from agent.nano import teaching
 from agent.nano.sizes import NanoModelSettings, NanoSettings
 from agent.policies.hf_policy import load_model
-from agent.training.export import MergeDifference, error_limit, judge, relative_error, top_logits
+from agent.training.export import MergeDifference, error_limit, faults, relative_error, top_logits
 from agent.training.merge import merge
 from tasks import export, paths
 from tasks.config.params import Params
@@ -80,7 +80,7 @@ SMALL_STEP = MergeDifference(0.0084, 0.0084, 20)
     ],
 )
 def test_a_difference_is_judged_by_error_effect_and_ties(found, rest, wrong):
-    told = judge(found, *rest)
+    told = faults(found, *rest)
     assert bool(told) == bool(wrong)
     assert wrong in " ".join(told)
 

@@ -107,7 +107,7 @@ def test_headings_hide_no_rejected_questions(place: Path) -> None:
     found = [one.model_copy(update={"split": split}) for split in ("test", *["train"] * 36)]
     faults = [Rejected(f"mine.jsonl:{line}", "question", "is bad", "mend it") for line in "123"]
     with pytest.raises(StageError, match="3 of 4 rows were rejected"):
-        prepare.judge(params, Found(found, faults))
+        prepare.require_trainable(params, Found(found, faults))
 
 
 def test_a_source_that_gives_too_little_is_refused(place: Path) -> None:
