@@ -96,12 +96,15 @@ def train(
         Sessions(url, len(levels) * size) as sessions,
         tempfile.TemporaryDirectory() as folder,
     ):
-        callbacks = {"rollout": play_step, "on_step": lambda step, logs: None, "state": dict}
         trainer = TreeGRPOTrainer(
-            *(model, tokenizer, settings),
+            model,
+            tokenizer,
+            settings,
             output_dir=Path(folder),
             temperature=generation.temperature,
-            **callbacks,
+            rollout=play_step,
+            on_step=lambda step, logs: None,
+            state=dict,
         )
         trainer.train()
     return rewards

@@ -37,11 +37,9 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
     Other kinds depend on neither, so that changed problems do not teach nano again.
     """
     shown, nothing = params.warmstart.may_demonstrate, "tasks/warmstart.py"
-    train = params.train.model_dump(
-        include={"lora", "micro_batch_tokens", "gradient_checkpointing"}
-    )
+    lora = params.train.model_dump(include={"lora", "micro_batch_tokens", "gradient_checkpointing"})
     requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
-    settings = [params.of_episodes(), train, params.train.curriculum.levels, requests]
+    settings = [params.of_episodes(), lora, params.train.curriculum.levels, requests]
     return {
         "zero_shot": str(paths.ZERO_SHOT) if params.warmstart.kind == "auto" else nothing,
         "sft_problems": "data/problems" if shown else nothing,
