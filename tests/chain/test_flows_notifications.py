@@ -21,11 +21,11 @@ def play(body: Callable[[], Any]) -> None:
     flow(name="rlm", log_prints=False)(body)(return_state=True)  # type: ignore[call-overload]
 
 
-def test_a_run_without_heartbeats_ends(prefect_url: str) -> None:
+def test_an_automation_is_to_end_runs_without_heartbeats(prefect_url: str) -> None:
     automations.apply()
     automations.apply()
-    found = httpx.post(f"{prefect_url}/automations/filter", json={}).json()
-    assert [item["name"] for item in found] == ["rlm killed"]
+    (one,) = httpx.post(f"{prefect_url}/automations/filter", json={}).json()
+    assert (one["name"], one["actions"][0]["state"]) == ("rlm killed", "CRASHED")
 
 
 def test_the_reason_of_a_failure_is_in_the_logs_before_the_run_ends(prefect_url: str) -> None:
