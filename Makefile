@@ -100,8 +100,7 @@ down: ## Stop the servers and the worker
 ui: setup ## Print the addresses of their pages and Prefect's password, and open them
 	$(BIN)/python -m flows.services ui
 
-serve-env: setup ## Serve the environment on 127.0.0.1 until Ctrl-C; PORT=8000
-	$(BIN)/python -c "from tasks import config; config.write_resolved(config.load_resolved())"
+serve-env: setup ## Serve the environment of the last run or `rlm resolve` on 127.0.0.1; PORT=8000
 	RLM_SETTINGS=params.resolved.yaml $(BIN)/python -m env.server.app --port $(PORT)
 
 bench: setup ## Measure what cheats earn

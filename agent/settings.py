@@ -52,7 +52,7 @@ class GenerationSettings(Settings):
 
 
 class ModelSettings(Settings):
-    """The base model of all kinds of warm start but `nano`; see `agent/models/base_model.py`."""
+    """The base of `warmstart.kind: none`, `sft` and `auto`; see `agent/models/base_model.py`."""
 
     source: str = Field(NANO, min_length=1)
     """`nano`; a model's name on the Hub; package:NAME, an installed package with one GGUF file; or

@@ -195,8 +195,7 @@ def reward_figure() -> tuple[State, str]:
     baseline = read_report(paths.BASELINE, "gate")
     axes = figures.reward_curve(train, baseline, read_report(paths.ZERO_SHOT, "zeroshot")).axes[0]
     labels = [axes.get_xlabel(), axes.get_ylabel()]
-    legend = axes.get_legend() or axes.figure.legends[0]
-    named = [text.get_text() for text in legend.get_texts()]
+    named = [text.get_text() for text in (axes.get_legend() or axes.figure.legends[0]).get_texts()]
     good = labels == ["Training Step", "Reward"] and "before" in " ".join(named)
     return ("met" if good else "open"), f"axes {labels}, legend {named}"
 

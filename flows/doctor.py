@@ -183,9 +183,9 @@ def report(machine: Machine) -> list[str]:
             lines += [f"  - {part.what}" for part in missing if part.fix == fix]
             lines.append(f"      {fix}")
     else:
-        data = ", with the data of docs/trials.md"
-        option = "" if profile.name == "nano" else f' ARGS="--profile {profile.name}"{data}'
-        lines += ["", f"Next: make full{option}"]
+        option = "" if profile.name == "nano" else f' ARGS="--profile {profile.name}"'
+        data = ["First get the data: docs/trials.md"] if option else []
+        lines += ["", *data, f"Next: make full{option}"]
     return lines
 
 

@@ -25,9 +25,10 @@ from tasks import config
 from tasks.config.params import Params
 from tasks.deployment.space_problems import GUESSABLE
 from tasks.errors import ConfigError
-from tasks.io import read_json, replacing, write_json
+from tasks.io import digest, read_json, replacing, write_json
 from tasks.registry import champions, trained_questions, versions
 from tasks.tracking import lineage
+from tasks.training.fingerprint import BOOKKEEPING
 
 LAST = Path("reports/retrain.json")
 """Request, start and completion of the last retraining."""
@@ -67,8 +68,9 @@ def retrain(
         set_environment(params.threads)
         try:
             with exclusive(params.retrain.wait_s):
+                params = config.resolve(profile, wanted)  # they may have been edited meanwhile
                 fresh = fresh_data(params, run_date(date))
-                request = {"data": fresh.content, "settings": lineage.params_hash(params)}
+                request = {"data": fresh.content, "settings": settings_of(params)}
                 before = read_json(LAST)
                 repeat = {key: before.get(key) for key in request} == request
                 if repeat and before["completed"]:
@@ -92,6 +94,13 @@ def retrain(
                 return state
         except BusyError as busy:
             return Cancelled(message=str(busy))
+
+
+def settings_of(params: Params) -> str:
+    """Digest of the settings that decide what is learnt."""
+    sections = params.prepare, params.model, params.warmstart, params.gate
+    train = params.train.model_dump(exclude=BOOKKEEPING)
+    return digest([params.of_episodes(), train, *(section.model_dump() for section in sections)])
 
 
 def run_date(date: str | None) -> datetime:

@@ -156,7 +156,8 @@ def unchanged(remote: str) -> list[str]:
 
     Raises:
         ConfigError: there is no such remote, which only the last stage would notice.
-        StageError: another DVC process works here, or its files or the remote cannot be read.
+        StageError: another DVC process works here, its files or the remote cannot be read, or
+            data that you added by hand changed.
     """
     from dvc.config import RemoteNotFoundError
     from dvc.exceptions import DvcException
@@ -168,6 +169,8 @@ def unchanged(remote: str) -> list[str]:
         with dvc_repo() as repo:
             repo.cloud.get_remote(remote)
             changed = repo.status()
+        if added := [name for name in changed if name.endswith(".dvc")]:
+            raise StageError(f"the data of {', '.join(added)} changed: run `dvc add` on it first")
     except RemoteNotFoundError as error:
         raise ConfigError(f"push.remote: {error}. `dvc remote list` lists them.") from None
     except (DvcException, ImportError) as error:

@@ -112,9 +112,7 @@ def text(lines: Sequence[tuple[str, str]]) -> str:
 
 def markdown(result: ChainFigures) -> str:
     """The result as Markdown for Prefect's page."""
-    stages = "\n".join(
-        f"| {row.stage} | {row.outcome} | {row.seconds:.0f} |" for row in result.rows
-    )
+    stages = "\n".join(f"| {r.stage} | {r.outcome} | {r.seconds:.0f} |" for r in result.rows)
     figures = "\n".join(f"| {name} | {figure} |" for name, figure in result.lines)
     return (
         f"## {result.headline}\n\n| | |\n|---|---|\n{figures}\n\n"

@@ -77,8 +77,7 @@ def _single(text: str) -> str:
 
 def holds_gold(passage: str, paper: str, start: int, end: int, cover: float) -> bool:
     """Whether a passage lies in gold [start, end) of a paper, or covers that share of it."""
-    places = islice(occurrences(paper, passage), _PLACES)
-    common = (min(b, end) - max(a, start) for a, b in places)
+    common = (min(b, end) - max(a, start) for a, b in islice(occurrences(paper, passage), _PLACES))
     return any(c == len(passage) or c >= cover * (end - start) for c in common)
 
 

@@ -257,12 +257,18 @@ def compare(
     return report | {
         "split": settings.split,
         "seed": SEED,
-        "settings": digest(params.of_episodes()),
+        "inputs": inputs(params),
         "reward_mode": "reward_mean, reward, components, success_rate, stop_reasons and tokens "
         f"describe episodes sampled at T = {params.generation.temperature:g}; f1_greedy and "
         "other names with greedy describe greedy episodes",
         "models": {name: str(path) for name, path in MODELS.items()},
     }
+
+
+def inputs(params: Params) -> str:
+    """Digest of what the figures of a report are of: settings, and the models before and after."""
+    models = map(folder_hash, MODELS.values())
+    return digest([params.of_episodes(), params.evaluate.model_dump(), *models])
 
 
 def require_played(

@@ -100,9 +100,8 @@ def known_report(
             command = f"rlm rollback --to {version.version}"
             reason = f"it was champion and was rolled back at {when}; `{command}` restores it"
             return uncompared(challenger, reason)
-    rival = opponent_entry(champion)
-    same = decision and decision["rule"] == rule(params) and decision["opponent"] == rival
-    if same and decision["sets"]:
+    same = decision and decision["sets"] and decision["rule"] == rule(params)
+    if same and decision["opponent"] == opponent_entry(champion):
         return {**decision, "new": decision["verdict"] == "promoted"}
     return None
 

@@ -36,7 +36,10 @@ def dvc_repo() -> Repo:
 
 _ADVICE = {
     "RWLock": "While no run works here, delete .dvc/tmp/rwlock",
-    "'dvc.lock', YAML": "In a merge, take a side: `git checkout --ours dvc.lock`; else remove it",
+    "dvc.lock'": "In a merge, take a side: `git checkout --ours dvc.lock`. Else rename it, and "
+    "`git checkout dvc.lock`",
+    "dvc.yaml'": "See `git diff dvc.yaml`",
+    "Invalid line": "See .dvc/config",
     "dvc-s3": "Run `pip install --constraint constraints.txt --editable '.[s3]'`",
 }
 """What helps, by words of DVC's messages."""
@@ -61,6 +64,7 @@ def run(params: Params, run: StageRun) -> None:
         StageError: an output is missing or differs from dvc.lock, or the remote refuses.
     """
     from dvc.exceptions import DvcException
+    from dvc.lock import LockError
 
     name = params.push.remote
     failures: list[BaseException] = []
@@ -73,6 +77,8 @@ def run(params: Params, run: StageRun) -> None:
                 )
             with transfer_failures(failures):
                 pushed = repo.push(remote=name)
+    except LockError as error:
+        raise StageError(deepest(error)) from None
     except (DvcException, OSError, ImportError) as error:
         if full := next(filter(disk_is_full, [error, *failures]), None):
             raise full from None

@@ -14,10 +14,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks import paths
+from tasks import evaluate, paths
 from tasks.config import RESOLVED
 from tasks.errors import StageError
-from tasks.io import digest, read_report, write_json
+from tasks.io import read_report, write_json
 from tasks.push import recorded
 from tasks.registry import champions, trained_questions, versions
 from tasks.tracking import lineage
@@ -94,11 +94,11 @@ def evaluated(params: Params) -> dict[str, str]:
     """Headline figures of reports/evaluation.json as tags.
 
     Raises:
-        StageError: the report is missing, invalid, or about other settings.
+        StageError: the report is missing, invalid, or about other settings or models.
     """
     report = read_report(paths.EVALUATION, "evaluate")
-    if report.get("settings") != digest(params.of_episodes()):
-        raise StageError(f"{paths.EVALUATION} is of other settings. Run `rlm evaluate` first.")
+    if report.get("inputs") != evaluate.inputs(params):
+        raise StageError(f"{paths.EVALUATION} is of other settings or models. Run `rlm evaluate`.")
     tags = {"n": report["n"], "improvement": report["improvement"]}
     for name in ("reward", "f1_greedy", "f1_sampled", "primary_objective"):
         tags[f"{name}.before"] = f"{report[name]['before']:.6f}"

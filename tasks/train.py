@@ -250,8 +250,4 @@ class TrainingCallbacks:
     def save(self) -> dict[str, Any]:
         """Write the reports; returns the state that a checkpoint stores to resume."""
         self.log.write()
-        return {
-            "fingerprint": self.marks,
-            "curriculum": self.curriculum.state(),
-            **self.log.state(),
-        }
+        return {"fingerprint": self.marks, "curriculum": self.curriculum.state()} | self.log.state()

@@ -83,9 +83,7 @@ def predictions(
         continues; and [N], which of them each counted token is drawn from, row after row.
     """
     present_B_T = attention_B_T.bool()
-    tree = PrefixTree.of(
-        [row[here].numpy() for row, here in zip(ids_B_T, present_B_T, strict=True)]
-    )
+    tree = PrefixTree.of([row[at].numpy() for row, at in zip(ids_B_T, present_B_T, strict=True)])
     nodes_B_T = torch.zeros_like(ids_B_T)
     nodes_B_T[present_B_T] = torch.from_numpy(np.concatenate(tree.paths))
     # The node before a token predicts it.

@@ -78,9 +78,7 @@ def search(
     sizes = {"chars": params.env.passage_chars, "least": params.rewards.min_span_chars}
     texts = problem.texts
     if query.paper_first:
-        texts = {
-            paper_id: texts[paper_id] for paper_id, _ in rank(texts, problem.question, 1, **sizes)
-        }
+        texts = {p: texts[p] for p, _ in rank(texts, problem.question, 1, **sizes)}
     parts = question_parts(problem.question, params.warmstart.sft.moves.question) or {}
     asked = " ".join([*(parts[name] for name in query.parts), query.words]).strip()
     sizes["ordered"] = ORDERED

@@ -291,8 +291,7 @@ def _by_document(
 
 
 def _evidence_only(problem: Problem) -> Problem:
-    gold = problem.gold_papers
-    papers = tuple(paper for paper in problem.papers if paper.paper_id in gold)
+    papers = tuple(paper for paper in problem.papers if paper.paper_id in problem.gold_papers)
     return problem.model_copy(update={"papers": papers})
 
 

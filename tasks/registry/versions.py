@@ -30,7 +30,7 @@ ARTIFACT = f"artifacts/{paths.MERGED.name}"
 FETCHED = paths.RUN / "registry"
 """Cache of artifacts from a store that is not on this machine."""
 SERVING = "serving"
-"""Tag of a version: its generation settings in serving, as JSON."""
+"""Tag of a version: a digest of the settings that it answers with."""
 BESIDE = (RESOLVED.name, trained_questions.NAME)
 """Files beside the weights in a version's artifact."""
 FILES = "files_hash"

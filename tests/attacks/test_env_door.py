@@ -282,10 +282,8 @@ def test_no_message_is_unpacked(server: Server) -> None:
 
 def test_a_large_body_is_refused_and_not_kept(server: Server) -> None:
     before = server.rss_mb()
-    sender = server.tcp(
-        "POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000000\r\n\r\n"
-    )
-    with sender:
+    head = "POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000000\r\n\r\n"
+    with server.tcp(head) as sender:
         with suppress(OSError):
             for _ in range(50):
                 sender.sendall(b" " * 1_000_000)

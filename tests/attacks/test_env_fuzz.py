@@ -39,7 +39,7 @@ from env.settings import LimitSettings
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 ROOT = str(Path(__file__).resolve().parents[2])
 QUICK = settings(
-    derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    derandomize=True, deadline=None, suppress_health_check=[*HealthCheck], database=None
 )
 NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 FRAME_CPU_S = 2.0

@@ -78,7 +78,8 @@ def test_a_failed_stage_and_a_refusing_gate_end_the_flow_in_own_words(
         return states.get("prepare") == "Cached"
 
     assert wait_for(prepare_is_cached)  # the server learns of tasks a moment later
-    for damaged, advice in (("dvc.lock", "git checkout --ours"), (".dvc/tmp/rwlock", "delete")):
+    advices = {"dvc.lock": "git checkout --ours", "dvc.yaml": "git diff", ".dvc/config": "See"}
+    for damaged, advice in {**advices, ".dvc/tmp/rwlock": "delete"}.items():
         content = Path(damaged).read_text()
         Path(damaged).write_text(f"<<<<<<< HEAD\n{content}")
         with pytest.raises(StageError, match=rf"{advice} {damaged}"):

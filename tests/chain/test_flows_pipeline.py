@@ -26,7 +26,6 @@ from tasks.config.params import Params
 from tasks.errors import ConfigError
 from tasks.io import write_json
 from tasks.registry import champions, versions
-from tasks.tracking import lineage
 from tasks.tracking import runs as tracking
 
 ROOT = Path(__file__).parents[2]
@@ -92,18 +91,19 @@ def test_dvc_removes_no_problems_before_it_makes_new_ones() -> None:
 
 
 def test_dvc_watches_all_settings_that_the_module_of_a_stage_reads() -> None:
-    # How fast and where, not what; the environment's own settings are watched as sections.
+    # How fast and where, not what.
     # Ranks get all settings of their stage.
-    free = {"threads", "env.max_sessions", "deploy", "model_dump"}
+    free = {"threads", "deploy", "model_dump", "of_episodes", "env.max_sessions"}
     # One stage runs after any edit, so that it can refuse.
     assert {"params.yaml", "profiles"} <= {*DVC["plots"]["deps"]}
     for name, stage in DVC.items():
         watched = {key for part in stage["params"] for key in part["params.resolved.yaml"]}
-        turns = {key.partition(".")[2] for key in watched if "generation" in key}
-        assert turns in (set(), {*Params().of_episodes()["generation"]})
+        for section in ("env", "generation"):
+            decides = {f"{section}.{key}" for key in Params().of_episodes()[section]}
+            assert name == "warmstart" or not decides & watched or decides <= watched
         for node in ast.walk(ast.parse((ROOT / f"tasks/{name}.py").read_text())):
-            path = dotted(node)
-            if path is None or path in free or path.split(".")[0] in free:
+            path = re.sub(r"^generation\..*", "generation", dotted(node) or "")
+            if not path or path in free or path.split(".")[0] in free:
                 continue
             prefixes = {path.rsplit(".", cut)[0] for cut in range(path.count(".") + 1)}
             deeper = any(key.startswith(f"{path}.") for key in watched)
@@ -228,7 +228,7 @@ def test_the_chain_trains_proves_and_registers_and_then_does_nothing(
 
 def fires_and_finds_nothing_new(shell: Services, password: str) -> None:
     """Switch the schedule of `rlm/retrain` on, for data that it has had, and wait for its run."""
-    settings = lineage.params_hash(config.resolve("quick", TINY))
+    settings = retrain.settings_of(config.resolve("quick", TINY))
     last = {"data": "synthetic data of 20261123", "settings": settings}
     write_json(retrain.LAST, {**last, "start": None, "completed": True})
     committed = Path("prefect.yaml").read_text()

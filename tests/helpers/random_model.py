@@ -152,11 +152,8 @@ def gradients(trainer: Any) -> dict[str, torch.Tensor]:
     """Gradients of the first step."""
     trainer.live_model.zero_grad()
     trainer.training_step(trainer.live_model, [0])
-    return {
-        name: weight.grad.clone()
-        for name, weight in trainer.live_model.named_parameters()
-        if weight.grad is not None
-    }
+    named = trainer.live_model.named_parameters()
+    return {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
 def flat(tensors: dict[str, torch.Tensor] | Sequence[torch.Tensor]) -> torch.Tensor:

@@ -50,9 +50,8 @@ def test_other_merges_would_damage_the_model_and_are_refused(tmp_path: Path) -> 
     model, tokenizer = load_model(base, adapter=adapter)
     with pytest.warns(UserWarning, match="Merge lora module to 4-bit"):
         naive = model.merge_and_unload()
-    naive.dequantize(dtype=torch.float32).save_pretrained(
-        tmp_path / "naive", save_original_format=False
-    )
+    whole = naive.dequantize(dtype=torch.float32)
+    whole.save_pretrained(tmp_path / "naive", save_original_format=False)
     tokenizer.save_pretrained(tmp_path / "naive")
     assert refused(tmp_path / "naive") > 10 * limit
     # Onto the weights from before the quantisation.

@@ -282,6 +282,7 @@ def test_a_champion_with_lost_or_altered_files_stops_the_run(played, server_para
 
 
 OTHERWISE = [{"promote": {"mode": "sampled"}}, {"generation": {"max_turn_tokens": 8}}]
+OTHERWISE += [{"env": {"search_window": 7}}, {"rewards": {"free_misses": 4}}]
 
 
 @pytest.mark.parametrize("other", OTHERWISE)

@@ -1,5 +1,7 @@
 """The stage `push` on a repository of its own: what is pushed, and what stops it."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,18 @@ def test_a_remote_that_is_gone_or_refuses_is_one_message(repository: Path) -> No
         config["remote"] = {"other": {"url": str(place)}}
     with pytest.raises(StageError, match=r"remote 'local' .*dvc remote list"):
         pushed()
+
+
+def test_what_is_added_below_data_is_tracked(tmp_path: Path, monkeypatch) -> None:
+    """DVC overlooks files in a folder that a pattern such as `/data/*` could ignore."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    shutil.copy(Path(__file__).parents[2] / ".gitignore", tmp_path)
+    Path("data/own").mkdir(parents=True)
+    with Repo.init() as repo:
+        repo.add("data/own")
+    with push.dvc_repo() as repo:
+        assert [stage.path_in_repo for stage in repo.index.stages] == ["data/own.dvc"]
 
 
 def test_a_changed_output_is_not_pushed(repository: Path) -> None:

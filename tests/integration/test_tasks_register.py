@@ -13,10 +13,9 @@ from helpers.untaught import untaught
 
 from agent.nano.sizes import NanoSettings
 from agent.nano.teaching import save
-from tasks import config, register
+from tasks import config, evaluate, paths, register
 from tasks.config.params import Params
 from tasks.errors import ConfigError, StageError
-from tasks.io import digest
 from tasks.registry import champions, versions
 from tasks.tracking import lineage, runs
 from tasks.tracking.runs import stage_run
@@ -30,6 +29,13 @@ def compared(after: float) -> dict[str, Any]:
     return {"before": 0.2, "after": after, "difference": after - 0.2, "ci95": [0.1, 0.5]}
 
 
+def evaluated(params: Params) -> None:
+    """Leave the report of an evaluation of what is there."""
+    names = ("reward", "f1_greedy", "f1_sampled", "primary_objective")
+    told = {"n": 240, "improvement": "Improvement: 50.0 %", **{n: compared(0.3) for n in names}}
+    paths.EVALUATION.write_text(json.dumps({**told, "inputs": evaluate.inputs(params)}))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, server_params, empty_store) -> Iterator[Path]:
     """A working folder in which everything before `register` was done."""
@@ -41,10 +47,6 @@ def folder(tmp_path_factory, server_params, empty_store) -> Iterator[Path]:
     (path / "constraints.txt").write_text(f"mlflow=={metadata.version('mlflow')}\n")
     save(untaught(NanoSettings()), path / "models/merged")
     (path / "reports").mkdir()
-    names = ("reward", "f1_greedy", "f1_sampled", "primary_objective")
-    told = {"n": 240, "improvement": "Improvement: 50.0 %", **{n: compared(0.3) for n in names}}
-    told["settings"] = digest(server_params.of_episodes())
-    (path / "reports/evaluation.json").write_text(json.dumps(told))
     (path / "dvc.lock").write_text(
         "stages: {prepare: {outs: [{path: data/problems, md5: abc.dir}, {path: data/report.json}]},"
         " plots: {outs: [{path: reports/plots/reward_curve.png, md5: def}]}}"
@@ -56,6 +58,7 @@ def folder(tmp_path_factory, server_params, empty_store) -> Iterator[Path]:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}/mlflow.db")
         patch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         config.write_resolved(server_params)
+        evaluated(server_params)
         yield path
 
 
@@ -80,6 +83,11 @@ def test_new_weights_make_a_version_and_unchanged_ones_do_not(folder, server_par
     weights = next((folder / "models/merged").glob("*.safetensors"))
     kept = weights.read_bytes()
     weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    with pytest.raises(StageError, match=r"other settings or models. Run `rlm evaluate`"):
+        registered(server_params)
+    evaluated(server_params)
+    with pytest.raises(StageError, match=r"other settings or models. Run `rlm evaluate`"):
+        registered(changed(server_params, env={"search_window": 7}))
     second = registered(server_params)
     weights.write_bytes(kept)
     assert (second["version"], second["new"], second["aliases"]) == ("2", True, ["challenger"])
@@ -93,6 +101,7 @@ def test_new_weights_make_a_version_and_unchanged_ones_do_not(folder, server_par
 
 def test_weights_that_are_to_be_served_otherwise_make_a_version(folder, server_params, first):
     sampled = changed(server_params, promote={"mode": "sampled"})
+    evaluated(sampled)
     config.write_resolved(sampled)
     try:
         report = registered(sampled)
@@ -189,11 +198,6 @@ def test_an_environment_that_dies_is_told_and_started_anew(loaded: Any) -> None:
         loaded.predict(asked)
     assert [one["void"] for one in loaded.predict(asked)] == [None] * 2
     assert servers()[-1].pid != server.pid
-
-
-def test_figures_of_other_settings_are_not_recorded(folder, server_params) -> None:
-    with pytest.raises(StageError, match=r"other settings.*Run `rlm evaluate` first"):
-        registered(changed(server_params, env={"search_window": 7}))
 
 
 MADE_BY = {"models/merged": "export", "reports/evaluation.json": "evaluate"}

@@ -24,9 +24,7 @@ def text(length: int, seed: int) -> list[int]:
 PROMPT = text(20, 0)
 READERS: list[Row] = [([*PROMPT, *text(3, seed)], [20, 21, 22]) for seed in (1, 2, 1)]
 APART: list[Row] = [(text(9, 3), [5, 6]), (text(5, 4), [1])]
-TURNS: list[Row] = [
-    ([*PROMPT[:6], *text(2, 5), *text(7, seed)], [6, 7, 11, 12, 14]) for seed in (6, 7)
-]
+TURNS: list[Row] = [([*PROMPT[:6], *text(2, 5), *text(7, n)], [6, 7, 11, 12, 14]) for n in (6, 7)]
 BLANK: Row = ([0, 0], [])
 LONG: Row = (text(60, 8), [50, 59])
 CASES: dict[str, list[Row]] = {

@@ -89,12 +89,8 @@ def test_each_question_of_a_collection_has_three_candidates_a_paper_and_an_eight
     known = lexicon(512)
     for problem in made:
         method, field = fields.read_question(problem.question)
-        hits = [
-            (paper.paper_id, line)
-            for paper in problem.papers
-            for line in paper.text.split("\n")
-            if method in line
-        ]
+        every = [(p.paper_id, line) for p in problem.papers for line in p.text.split("\n")]
+        hits = [(paper_id, line) for paper_id, line in every if method in line]
         assert [(span.paper_id, span.text) for span in problem.candidates] == hits
         assert set(Counter(paper_id for paper_id, _ in hits).values()) == {3}
         assert len({paper_id for paper_id, _ in hits}) == papers
@@ -243,10 +239,8 @@ def test_no_training_problem_names_a_benchmark_that_is_kept_from_it() -> None:
     shown = {name for p in many() for paper in p.papers for name in BENCHMARK.findall(paper.text)}
     assert len(shown) > 450
     assert not shown & hidden
-    held_out = {
-        n for p in world(collections=60) for s in p.candidates for n in BENCHMARK.findall(s.text)
-    }
-    assert len(held_out & hidden) > 20
+    texts = [one.text for p in world(collections=60) for one in p.candidates]
+    assert len({n for text in texts for n in BENCHMARK.findall(text)} & hidden) > 20
 
     problem = many()[0]
     name = BENCHMARK.findall(problem.papers[0].text)[0]

@@ -54,20 +54,18 @@ def large(number: int) -> str:
 
 
 def test_the_texts_of_an_episode_are_bounded_and_used_up_is_said() -> None:
-    numbers = iter(range(10**6))
+    count = iter(range(10**6))
 
     def script(code: str) -> Any:
         if code == "ask":
-            return SubCall(
-                "rlm_query_batched", ["p"] * 8, [large(next(numbers)) for _ in "12345678"]
-            )
-        return CellDone("", final=large(next(numbers)))
+            return SubCall("rlm_query_batched", ["p"] * 8, [large(next(count)) for _ in range(8)])
+        return CellDone("", final=large(next(count)))
 
     played = tree(script, max_turns=16, max_frames=32)
     for _ in range(4):
         plays(played, "ask")
         while played.statuses()[0] == "waiting":
-            plays(played, "answer", after=f"\nFINAL({large(next(numbers))})")
+            plays(played, "answer", after=f"\nFINAL({large(next(count))})")
     kept = {id(text): sys.getsizeof(text) for text in texts(played)}
     assert TEXT_BYTES / 2 < sum(kept.values()) <= TEXT_BYTES
     assert not played.tree.done

@@ -45,13 +45,10 @@ class Clone:
         for name in ("txt_files", "splits"):
             (self.folder / name).mkdir(parents=True)
         for number, text in self.texts.items():
-            (self.folder / f"txt_files/PMC{number}.txt").write_bytes(
-                text.encode(errors="surrogateescape")
-            )
-        for split, numbers in SPLITS.items():
-            (self.folder / f"splits/{split}_article_ids.txt").write_text(
-                "\n".join(map(str, numbers))
-            )
+            raw = text.encode(errors="surrogateescape")
+            (self.folder / f"txt_files/PMC{number}.txt").write_bytes(raw)
+        for split, ids in SPLITS.items():
+            (self.folder / f"splits/{split}_article_ids.txt").write_text("\n".join(map(str, ids)))
         self.prompts.to_csv(self.folder / "prompts_merged.csv", index=False)
         self.marks.to_csv(self.folder / "v2_annotations.csv", index=False)
         (self.folder / "README.md").write_text(self.readme)

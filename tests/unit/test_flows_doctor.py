@@ -50,7 +50,8 @@ def test_a_machine_with_everything_installed_misses_nothing(text: str) -> None:
     machine = replace(READY, cards=(parse_card(text),))
     assert fixes(machine) == {}
     assert report(machine)[-1] == f'Next: make full ARGS="--profile {best_profile(machine).name}"'
-    assert report(LAPTOP)[-1] == "Next: make full"
+    assert report(machine)[-2] == "First get the data: docs/trials.md"
+    assert report(LAPTOP)[-2:] == ["", "Next: make full"]
 
 
 MISSING = [

@@ -128,7 +128,8 @@ def test_problems_of_other_settings_are_refused(place: Path) -> None:
         with pytest.raises(StageError, match=r"other settings.*source: synthetic.*rlm prepare"):
             prepared.require_current(parse_params(other, "test"))
     write_params(parse_params(other, "test"))
-    with pytest.raises(StageError, match="other settings"):
-        stages.run_stage("validate")
+    for stage in ("validate", "promote"):
+        with pytest.raises(StageError, match="other settings"):
+            stages.run_stage(stage)
     paths.PREPARED.write_text(json.dumps({"source": "synthetic"}))  # of an earlier version
     prepared.require_current(params)

@@ -123,8 +123,7 @@ def _has_many_values(text: str) -> bool:
     bare = text.replace("\\\\", "").replace('\\"', "")
     if bare.count('"') > 4 * _MAX_VALUES:
         return True
-    outside = bare.split('"')[::2]
-    return sum(part.count(mark) for part in outside for mark in ",[{") > _MAX_VALUES
+    return sum(part.count(mark) for part in bare.split('"')[::2] for mark in ",[{") > _MAX_VALUES
 
 
 def _is_shallow(value: Any) -> bool:
