@@ -157,7 +157,7 @@ def unchanged(remote: str) -> list[str]:
     Raises:
         ConfigError: there is no such remote, which only the last stage would notice.
         StageError: another DVC process works here, its files or the remote cannot be read, or
-            data that you added by hand changed.
+            data that you added by hand changed or is missing.
     """
     from dvc.config import RemoteNotFoundError
     from dvc.exceptions import DvcException
@@ -170,7 +170,8 @@ def unchanged(remote: str) -> list[str]:
             repo.cloud.get_remote(remote)
             changed = repo.status()
         if added := [name for name in changed if name.endswith(".dvc")]:
-            raise StageError(f"the data of {', '.join(added)} changed: run `dvc add` on it first")
+            takes = "`dvc add` takes the data that is there, `dvc pull` brings the recorded data"
+            raise StageError(f"{', '.join(added)} records other data: {takes}")
     except RemoteNotFoundError as error:
         raise ConfigError(f"push.remote: {error}. `dvc remote list` lists them.") from None
     except (DvcException, ImportError) as error:

@@ -36,8 +36,7 @@ def dvc_repo() -> Repo:
 
 _ADVICE = {
     "RWLock": "While no run works here, delete .dvc/tmp/rwlock",
-    "dvc.lock'": "In a merge, take a side: `git checkout --ours dvc.lock`. Else rename it, and "
-    "`git checkout dvc.lock`",
+    "dvc.lock'": "In a merge, take a side: `git checkout --ours dvc.lock`; else see `git diff`",
     "dvc.yaml'": "See `git diff dvc.yaml`",
     "Invalid line": "See .dvc/config",
     "dvc-s3": "Run `pip install --constraint constraints.txt --editable '.[s3]'`",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from dvc.repo import Repo
 
+from flows import stages
 from tasks import push
 from tasks.config.params import Params
 from tasks.errors import StageError
@@ -68,6 +69,8 @@ def test_what_is_added_below_data_is_tracked(tmp_path: Path, monkeypatch) -> Non
 
 def test_a_changed_output_is_not_pushed(repository: Path) -> None:
     Path("data").write_text("other rows")
+    with pytest.raises(StageError, match=r"data\.dvc records other data: `dvc add`"):
+        stages.unchanged(PARAMS.push.remote)
     with pytest.raises(StageError, match=r"data\.dvc changed since their last run"):
         pushed()
     assert not (repository / "remote").exists()

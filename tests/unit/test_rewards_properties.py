@@ -89,10 +89,8 @@ def items(draw: st.DrawFn, papers: dict[str, str]) -> Any:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    papers = {
-        f"p{number}": draw(st.text("ab", min_size=1, max_size=24))
-        for number in range(draw(st.integers(1, 4)))
-    }
+    count = draw(st.integers(1, 4))
+    papers = {f"p{n}": draw(st.text("ab", min_size=1, max_size=24)) for n in range(count)}
     place = alternatives(papers)
     facts = draw(st.lists(st.lists(place, min_size=1, max_size=3), min_size=1, max_size=4))
     options = RewardSettings(
