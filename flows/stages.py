@@ -170,8 +170,7 @@ def unchanged(remote: str) -> list[str]:
             repo.cloud.get_remote(remote)
             changed = repo.status()
         if added := [name for name in changed if name.endswith(".dvc")]:
-            takes = "`dvc add` takes the data that is there, `dvc pull` brings the recorded data"
-            raise StageError(f"{', '.join(added)} records other data: {takes}")
+            raise StageError(f"{', '.join(added)} records other data: `dvc add` or `dvc pull` it")
     except RemoteNotFoundError as error:
         raise ConfigError(f"push.remote: {error}. `dvc remote list` lists them.") from None
     except (DvcException, ImportError) as error:

@@ -171,9 +171,8 @@ def play_modes(
     modes = {"greedy": (specs, greedy), "sampled": (seeded, sampled)}
     played: dict[Mode, list[Trajectory]] = {}
     for mode, (some, how) in modes.items():
-        play = partial(
-            play_model, model, url, some, how, sessions=sessions, label=f"{label}, {mode}"
-        )
+        name = f"{label}, {mode}"
+        play = partial(play_model, model, url, some, how, sessions=sessions, label=name)
         played[mode] = kept(keep / f"{label}-{mode}.json", play) if keep else play()
     return played
 

@@ -136,13 +136,11 @@ class Curriculum:
     def _value(self, trajectory: Trajectory) -> float:
         return trajectory.components.get(METRIC, 0.0)
 
-    def _move(self, step: int, level: int, metric: float) -> CurriculumEvent:
-        kind: Literal["promotion", "fall_back"] = (
-            "promotion" if level > self._level else "fall_back"
-        )
-        event = CurriculumEvent(step, kind, self.level, self._settings.levels[level], metric)
-        self._level = level
-        self._visited.add(level)
+    def _move(self, step: int, to: int, metric: float) -> CurriculumEvent:
+        kind: Literal["promotion", "fall_back"] = "promotion" if to > self._level else "fall_back"
+        event = CurriculumEvent(step, kind, self.level, self._settings.levels[to], metric)
+        self._level = to
+        self._visited.add(to)
         self._steps_at_level = 0
         self._history = []
         return event

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 import typer
 
 from env import variables
-from flows.runtime import set_environment
+from flows.runtime import BusyError, exclusive, set_environment
 from flows.services import automations, processes
 from flows.services.password import password
 from tasks.errors import PipelineError
@@ -20,6 +21,8 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 @app.command()
 def up() -> None:
     """Start the services that do not run; create the work pool, deployments and automations."""
+    from flows.chain import clean_after_killed_run
+
     runs.require_here(runs.STORE)
     with runs.answering():  # a store that can't be opened is told in one line
         pass
@@ -33,6 +36,10 @@ def up() -> None:
     processes.run_prefect("work-pool", "set-concurrency-limit", processes.POOL, "1")
     processes.run_prefect("--no-prompt", "deploy", "--all")
     automations.apply()
+    with suppress(BusyError), exclusive():
+        # A run that was killed while no server watched it would hold the pool's only slot for ever.
+        if clean_after_killed_run():
+            typer.echo("A run that was killed has ended: Crashed")
     processes.start(processes.WORKER)
     if keys := ", ".join(processes.withheld()):
         typer.echo(f"The worker has no {keys}; name what runs need in {variables.WORKER_KEYS}")

@@ -194,7 +194,7 @@ def check_worker(stream: bytes, piece: int) -> None:
         return stream[start:place]
 
     inbox = wire.Inbox(SimpleNamespace(recv=receive))  # type: ignore[arg-type]
-    started = time.process_time()
+    started = time.thread_time()
     try:
         more = True
         while more:
@@ -203,7 +203,7 @@ def check_worker(stream: bytes, piece: int) -> None:
                 check_frame(frame)
     except wire.BadFrameError:
         pass
-    used = time.process_time() - started
+    used = time.thread_time() - started
     assert used < FRAME_CPU_S, f"{used:.1f} s for {len(stream)} bytes"
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from helpers import documents
@@ -21,6 +22,7 @@ from helpers.sandbox_events import wait_for
 from helpers.services import Services, services_up
 
 from flows import retrain, stages
+from flows.chain import MARK
 from tasks import config
 from tasks.config.params import Params
 from tasks.errors import ConfigError
@@ -238,11 +240,17 @@ def fires_and_finds_nothing_new(shell: Services, password: str) -> None:
     scheduled["schedules"][0] |= {"cron": "* * * * *", "active": True}
     Path("prefect.yaml").write_text(yaml.safe_dump(described))
     since = datetime.now(UTC)
+    api = shell.api.replace("//", f"//{password}@")
+    rlm = httpx.post(f"{api}/flows/", json={"name": "rlm"}).json()["id"]
+    running = {"flow_id": rlm, "state": {"type": "RUNNING"}}
+    killed = httpx.post(f"{api}/flow_runs/", json=running).json()["id"]
+    write_json(MARK, {"run_id": "gone", "process": "999999999", "flow_run": killed})
     shell("python", "-m", "flows.services", "up")
+    assert httpx.get(f"{api}/flow_runs/{killed}").json()["state"]["type"] == "CRASHED"
 
     def fired() -> bool:
         time.sleep(1)
-        ended = flow_runs(shell.api.replace("//", f"//{password}@"), "Completed", since)
+        ended = flow_runs(api, "Completed", since)
         told = "Nothing new: synthetic data of 20261123 and settings as at the last retraining"
         return any(run["auto_scheduled"] and run["state"]["message"] == told for run in ended)
 

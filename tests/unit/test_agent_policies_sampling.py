@@ -43,10 +43,7 @@ def prompts() -> list[list[int]]:
 
 
 def turns(asked: Sequence[list[int]], limit: int = 24) -> list[SampledTurn]:
-    return [
-        SampledTurn(place, ids, 0, None, limit - place % 5, seed=100 + place)
-        for place, ids in enumerate(asked)
-    ]
+    return [SampledTurn(n, a, 0, None, limit - n % 5, seed=100 + n) for n, a in enumerate(asked)]
 
 
 @torch.no_grad()

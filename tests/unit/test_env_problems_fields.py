@@ -48,16 +48,12 @@ def gold_of(problem: Problem) -> list[Span]:
 
 def rewritten(problem: Problem, texts: Sequence[str], gold: Collection[str]) -> Problem:
     """The problem with other texts of its papers, and the lines of them that are gold."""
-    papers = tuple(
-        paper.model_copy(update={"text": text})
-        for paper, text in zip(problem.papers, texts, strict=True)
-    )
+    pairs = zip(problem.papers, texts, strict=True)
+    papers = tuple(paper.model_copy(update={"text": text}) for paper, text in pairs)
     hits = fields.sentences_with(fields.read_question(problem.question)[0], papers)
     spans = [span for span in hits if span.text in gold]
-    facts = tuple(
-        fact.model_copy(update={"spans": (span,)})
-        for fact, span in zip(problem.evidence, spans, strict=True)
-    )
+    placed = zip(problem.evidence, spans, strict=True)
+    facts = tuple(fact.model_copy(update={"spans": (span,)}) for fact, span in placed)
     return problem.model_copy(update={"papers": papers, "evidence": facts, "candidates": hits})
 
 

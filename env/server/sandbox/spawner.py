@@ -180,9 +180,8 @@ class Spawner(ABC):
                 answer = self._control.recv(16)
             except OSError as error:
                 self._end()  # a late answer would be read as the answer to the next message
-                raise SandboxError(
-                    f"The sandbox's {self._kind} does not answer ({error})."
-                ) from None
+                told = f"The sandbox's {self._kind} does not answer ({error})."
+                raise SandboxError(told) from None
             if len(answer) != 4:
                 self._end()
                 raise SandboxError(f"The sandbox's {self._kind} died.")
