@@ -21,8 +21,6 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 @app.command()
 def up() -> None:
     """Start the services that do not run; create the work pool, deployments and automations."""
-    from flows.chain import clean_after_killed_run
-
     runs.require_here(runs.STORE)
     with runs.answering():  # a store that can't be opened is told in one line
         pass
@@ -36,6 +34,8 @@ def up() -> None:
     processes.run_prefect("work-pool", "set-concurrency-limit", processes.POOL, "1")
     processes.run_prefect("--no-prompt", "deploy", "--all")
     automations.apply()
+    from flows.chain import clean_after_killed_run  # with Prefect, which now finds the password
+
     with suppress(BusyError), exclusive():
         # A run that was killed while no server watched it would hold the pool's only slot for ever.
         if clean_after_killed_run():
