@@ -78,7 +78,7 @@ def test_nothing_before_the_end_depends_on_gold(service, monkeypatch):
         for one, other in combinations(problems, 2)
         if one.papers == other.papers and len(one.gold_papers) != len(other.gold_papers)
     )
-    regilded = one.model_copy(update={"evidence": other.evidence, "tier": other.tier})
+    regilded = one.model_copy(update={"evidence": other.evidence, "tier": "singleton"})
     second = Service(service.settings, ProblemStore([regilded], "test"))
     score, seconds = RLMEnvironment._score, []
 
