@@ -30,7 +30,7 @@ def fingerprint(params: Params, base: Path, data: Path) -> dict[str, str]:
     """Hashes by name; a checkpoint can be continued if all are equal.
 
     Args:
-        params: settings; those of `BOOKKEEPING` do not count.
+        params: settings; those of `BOOKKEEPING` and what only fits a machine do not count.
         base: folder of the base model.
         data: Parquet file of the training problems.
     """

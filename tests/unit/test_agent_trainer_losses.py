@@ -135,12 +135,11 @@ def test_rows_without_an_effect_are_left_out(tmp_path):
 def test_an_update_does_not_depend_on_the_micro_batches(tmp_path):
     """14 rows of 3 to 12 tokens: of weight 1, 1/3 and 0, masked, and padded to their longest."""
     weights = {}
-    for size in (24, 1000):
-        where = tmp_path / str(size)
-        trainer = make_trainer(where, micro_batch_tokens=size, max_step_kl=2e-3, steps=1)
+    for m in (24, 1000):
+        trainer = make_trainer(tmp_path / str(m), micro_batch_tokens=m, max_step_kl=2e-3, steps=1)
         start = {n: p.detach().clone() for n, p in trainer.live_model.named_parameters()}
         trainer.resume(None)
-        weights[size] = dict(trainer.live_model.named_parameters())
+        weights[m] = dict(trainer.live_model.named_parameters())
     moved = max((weights[1000][name] - weight).abs().max().item() for name, weight in start.items())
     assert moved > 1e-4
     for name, weight in weights[1000].items():

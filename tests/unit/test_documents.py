@@ -70,9 +70,10 @@ def test_readme_tells_the_results_of_its_run() -> None:
     told = (ROOT / "README.md").read_text(encoding="utf-8")
     found = json.loads((ROOT / "plots/evaluation.json").read_text(encoding="utf-8"))
     rows = [f"on {found['n']} held-out problems", f", +{found['improvement_percent']:.1f} % |"]
-    for one in (found["reward"], found["f1_greedy"]):
+    named = {"mean episode reward, sampled": found["reward"], "F1, greedy": found["f1_greedy"]}
+    for row, one in named.items():
         changed = "{:+.3f} ({:+.3f} to {:+.3f})".format(one["difference"], *one["ci95"])
-        rows.append(f"| {one['before']:.3f} | {one['after']:.3f} | {changed}")
-    rate = [found[at]["success_rate"] for at in ("before", "after")]
-    rows.append("| {:.1%} | {:.1%} |".format(*rate))
+        rows.append(f"| {row} | {one['before']:.3f} | {one['after']:.3f} | {changed}")
+    rate = "{:.1%} | {:.1%}".format(*(found[at]["success_rate"] for at in ("before", "after")))
+    rows.append(f"| successful episodes, sampled | {rate} |")
     assert [row for row in rows if row not in told] == []
