@@ -1,1 +1,1 @@
-"""Background services of `make up`, and the automations of Prefect's server."""
+"""Background services of `make up`, and the objects in Prefect's server."""

@@ -10,7 +10,7 @@ import typer
 
 from env import variables
 from flows.runtime import BusyError, exclusive, set_environment
-from flows.services import automations, processes
+from flows.services import processes, server_objects
 from flows.services.password import password
 from tasks.errors import PipelineError
 from tasks.tracking import runs
@@ -28,12 +28,8 @@ def up() -> None:
         processes.require_port(service)
     processes.start(processes.SERVER)
     # The pool comes first: deploying to a missing pool prints a message and succeeds.
-    processes.run_prefect("work-pool", "create", processes.POOL, "--type", "process", "--overwrite")
-    processes.run_prefect("work-pool", "inspect", processes.POOL)
-    # One run at a time, of any deployment: they all work in this folder.
-    processes.run_prefect("work-pool", "set-concurrency-limit", processes.POOL, "1")
-    processes.run_prefect("--no-prompt", "deploy", "--all")
-    automations.apply()
+    server_objects.apply()
+    processes.deploy()
     from flows.chain import clean_after_killed_run  # with Prefect, which now finds the password
 
     with suppress(BusyError), exclusive():

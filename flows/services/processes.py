@@ -23,6 +23,7 @@ import typer
 from env import variables
 from flows.runtime import die_with_parent
 from flows.services.password import CLIENTS, SERVERS, password
+from flows.services.server_objects import POOL
 from tasks import paths
 from tasks.errors import StageError
 from tasks.tracking import runs
@@ -36,7 +37,6 @@ HOST = os.environ.get(variables.SERVICES_HOST) or LOOPBACK
 HERE = LOOPBACK if HOST in ("0.0.0.0", "::") else HOST
 """Address at which this machine reaches its servers."""
 MLFLOW = f"http://{HERE}:{MLFLOW_PORT}"
-POOL = "local"
 DEFAULT_API = "http://127.0.0.1:4200/api"
 """Address in prefect.toml, at which another folder's or project's server may answer."""
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -292,15 +292,16 @@ def _pid_file(service: ServiceProcess) -> Path:
     return paths.RUN / f"{service.name}.pid"
 
 
-def run_prefect(*arguments: str) -> None:
-    """Run one command of Prefect's command line against the server of `make up`.
+def deploy() -> None:
+    """Create the deployments of prefect.yaml in the server of `make up`.
 
     Raises:
-        StageError: the command failed; the message holds its output.
+        StageError: Prefect's command failed; the message holds its output.
     """
-    done = subprocess.run([str(BIN / "prefect"), *arguments], capture_output=True, text=True)
+    command = [str(BIN / "prefect"), "--no-prompt", "deploy", "--all"]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise StageError(f"prefect {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+        raise StageError(f"prefect deploy --all failed:\n{done.stdout}{done.stderr}")
 
 
 def is_ours(api: str) -> bool:

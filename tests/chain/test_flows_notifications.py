@@ -10,7 +10,7 @@ from prefect import flow
 from prefect.states import Running
 
 from flows import notifications
-from flows.services import automations
+from flows.services import server_objects
 from tasks.errors import StageError
 from tasks.tracking import runs
 
@@ -22,8 +22,8 @@ def play(body: Callable[[], Any]) -> None:
 
 
 def test_an_automation_is_to_end_runs_without_heartbeats(prefect_url: str) -> None:
-    automations.apply()
-    automations.apply()
+    server_objects.apply()
+    server_objects.apply()
     (one,) = httpx.post(f"{prefect_url}/automations/filter", json={}).json()
     assert (one["name"], one["actions"][0]["state"]) == ("rlm killed", "CRASHED")
 

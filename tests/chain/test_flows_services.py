@@ -16,7 +16,7 @@ from helpers.services import python
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import chain
-from flows.services import automations, processes
+from flows.services import processes, server_objects
 from flows.services.__main__ import ui
 from tasks.errors import StageError
 
@@ -91,7 +91,7 @@ def test_another_folders_server_is_not_ours_and_is_named(tmp_path, monkeypatch, 
 def test_a_server_that_stops_while_services_start_is_one_message(monkeypatch):
     monkeypatch.setattr("prefect.get_client", Mock(side_effect=httpx.ConnectError("refused")))
     with pytest.raises(StageError, match=r"Run make up again"):
-        automations.apply()
+        server_objects.apply()
 
 
 SAYS = """

@@ -39,6 +39,7 @@ class Services:
             "RLM_PREFECT_PORT": str(port),
             "RLM_MLFLOW_PORT": str(processes.free_port()),
             "PREFECT_API_URL": self.api,
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
             **variables,
         }
 
