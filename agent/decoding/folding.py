@@ -2,7 +2,8 @@
 
 An adapter costs a small model up to a third of each decoding step. Sums of weights and adapter are
 made in float32 alone: in shorter numbers, they would round a small update away. A model of 16 or 4
-bits keeps its weights and multiplies with the adapter's two factors besides. The layers' own
+bits keeps its weights and multiplies with the adapter's two factors besides, in its own number
+format: two kernels instead of PEFT's six. The second one adds before it rounds. The layers' own
 weights stay as they are, so nothing has to be restored. What was made is kept from round to round,
 since a rollout has many rounds of the same weights. Neighbour: `hf_policy.py` samples from it.
 """
@@ -31,13 +32,16 @@ class Folding:
         """Copies of their weights."""
 
     @contextmanager
-    def folded(self) -> Iterator[None]:
-        """Let the layers multiply with the sums for the duration of the block."""
-        self._renew()
+    def folded(self) -> Iterator[bool]:
+        """Let the layers multiply with the sums for the duration of the block.
+
+        Yields whether they are those of the last block.
+        """
+        same = self._renew()
         for module, forward in self._forwards.items():
             module.forward = forward
         try:
-            yield
+            yield same
         finally:
             for module in self._forwards:
                 del module.forward
@@ -46,8 +50,8 @@ class Folding:
         """Free the memory of the sums."""
         self._forwards, self._weights = {}, []
 
-    def _renew(self) -> None:
-        """Make the sums again if the adapter has changed."""
+    def _renew(self) -> bool:
+        """Make the sums again if the adapter has changed; returns whether it has not."""
         layers = _adapted(self._model)
         chosen = [_in_use(module) for module in layers]
         weights = [
@@ -58,10 +62,11 @@ class Folding:
         ]
         same = [*self._forwards] == layers and self._chosen == chosen
         if same and all(map(torch.equal, self._weights, weights)):
-            return
+            return True
         self.forget()
         self._chosen, self._weights = chosen, [weight.clone() for weight in weights]
         self._forwards = {module: _forward(module) for module in layers}
+        return False
 
 
 def _adapted(model: Any) -> list[Any]:
@@ -86,29 +91,22 @@ def _in_use(module: Any) -> list[str]:
 
 @torch.no_grad()
 def _forward(module: Any) -> Callable[..., torch.Tensor]:
-    """The forward of a layer and its adapters, in the format in which the trainer multiplies."""
+    """The forward of a layer and its adapters."""
     base, names = module.base_layer, _in_use(module)
     if base.weight.dtype == torch.float32:
         weight = base.weight.data
         for name in names:
             weight = weight + module.get_delta_weight(name)
         return lambda x, *_, **__: linear(x, weight, base.bias)
-    of_4_bits = getattr(base, "compute_dtype", None)
-    dtype = added = of_4_bits or base.weight.dtype
-    # On a CPU, `token_logprobs.py` takes bfloat16 for a model of bfloat16, too. Elsewhere the
-    # trainer has PEFT's forward, in float32: another format here would move log-probabilities.
-    if dtype != torch.bfloat16 or base.weight.device.type != "cpu":
-        # PEFT rounds the update of a layer of 4 bits, then adds it. Of 16 bits, it rounds the sum.
-        dtype, added = torch.float32, of_4_bits or torch.float32
-    factors = [
-        (module.lora_A[n].weight.to(dtype), (module.scaling[n] * module.lora_B[n].weight).to(dtype))
-        for n in names
-    ]
+    dtype = getattr(base, "compute_dtype", None) or base.weight.dtype
+    if not names:
+        return base
+    down = torch.cat([module.lora_A[n].weight for n in names]).to(dtype)
+    up = torch.cat([module.scaling[n] * module.lora_B[n].weight for n in names], 1).to(dtype).T
 
     def forward(x: torch.Tensor, *_arguments: Any, **_options: Any) -> torch.Tensor:
         y: torch.Tensor = base(x)
-        for down, up in factors:
-            y = (y + linear(linear(x.to(dtype), down), up).to(added)).to(y.dtype)
-        return y
+        inner = linear(x.to(dtype), down).flatten(0, -2)
+        return torch.addmm(y.flatten(0, -2), inner, up).view_as(y)
 
     return forward

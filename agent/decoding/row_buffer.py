@@ -8,7 +8,7 @@ Attention works on the buffer where it lies, without a copy of the keys for each
 them, which would cost more than all else in a step of a small model on a CPU.
 
 A step of one token is thousands of small kernels, which Python launches more slowly than a card
-runs them. There, it is a CUDA graph (`StaticStep`).
+runs them. There, it is a CUDA graph (`StaticStep`), made once for all batches of its size.
 
 It supports decoders whose cache has plain growing layers of one shape: Llama, Qwen 2.5 and 3,
 Mistral without a window. `CacheShape.of` refuses others. Neighbour: `sampling.py`.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -38,14 +38,13 @@ _WIDE = 32
 """Tokens of a row that are worth a copy of its columns."""
 _GRAPHS = "cuda"
 """Type of the devices that have graphs."""
-_BLOCK = 64
-"""Columns of a static buffer are a multiple of it, because kernels need aligned masks."""
-_EAGER = 4
-"""Steps before a graph, which pays later and needs kernels that have run."""
+_BLOCK = 256
+"""Columns of a static buffer are a multiple of it, so that batches share graphs."""
 _OFF = 0.02
 """Most difference of a graph's logits, as a share of the largest; other kernels round otherwise."""
 LEAST_ROWS = 8
-"""Rows down to which a static buffer shrinks: a graph of fewer costs a card as much."""
+"""Rows down to which a static buffer shrinks: a graph of fewer costs a card as much. From there on,
+its rows are a multiple of it."""
 
 # For each new shape, cuDNN makes a plan, and the columns of a step grow with each.
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -60,8 +59,6 @@ class CacheShape:
     dim: int
     dtype: torch.dtype
     device: torch.device
-    static: bool = False
-    """Whether steps of one token are static."""
 
     @staticmethod
     def of(model: Any) -> CacheShape:
@@ -95,12 +92,10 @@ class CacheShape:
                 "AttentionInterface. Serve the model behind an OpenAI-compatible endpoint."
             )
         ((size, dtype, where),) = kinds  # size: [1, heads, 1, dim]
-        shape = CacheShape(len(layers), size[1], size[3], dtype, where)
-        return replace(shape, static=where.type == _GRAPHS and StaticStep.works(model, shape))
+        return CacheShape(len(layers), size[1], size[3], dtype, where)
 
     def buffer(self, rows: int, columns: int) -> Tensor:
         """Keys and values of no token yet: [layers, 2, rows, heads, columns, dim]."""
-        columns += -columns % _BLOCK if self.static else 0
         size = (self.layers, 2, rows, self.heads, columns, self.dim)
         return torch.zeros(size, dtype=self.dtype, device=self.device)
 
@@ -314,19 +309,63 @@ def _forward(
     return torch.as_tensor(output.logits)[0]
 
 
+class StaticSteps:
+    """Steps of one token by the size of their buffers, which are parts of one memory.
+
+    So only one batch may use them at a time. The model's weights stay where they are.
+    """
+
+    def __init__(self, model: Any, shape: CacheShape) -> None:
+        self.model = model
+        self.pool: Any = None
+        """Memory in which the graphs compute, one at a time."""
+        self._shape = shape
+        self._memory = shape.buffer(0, 0)
+        self._steps: dict[tuple[int, int], StaticStep] = {}
+
+    @classmethod
+    @torch.inference_mode()
+    def on(cls, model: Any, shape: CacheShape) -> StaticSteps | None:
+        """Steps of a model on a card; None elsewhere, or if a graph doesn't say what a step says.
+
+        Raises:
+            torch.OutOfMemoryError: the card has no memory left.
+        """
+        if shape.device.type != _GRAPHS:
+            return None
+        steps = cls(model, shape)
+        step = steps.of(LEAST_ROWS, 1)
+        for column in range(3):
+            logits = step.read([(row, column, [row + column]) for row in range(LEAST_ROWS)])
+        off = (logits - step.eager()).abs().max() / logits.abs().max()
+        if off > _OFF:
+            _warn(f"its logits are off by {off:.2g} of the largest")
+        return steps if steps.pool and off <= _OFF else None
+
+    def of(self, rows: int, columns: int) -> StaticStep:
+        """The step of a buffer with at least these rows and columns."""
+        rows = 1 << (rows - 1).bit_length() if rows < LEAST_ROWS else rows + -rows % LEAST_ROWS
+        columns += -columns % _BLOCK
+        layers, two, _, heads, _, dim = self._memory.shape
+        if (size := layers * two * rows * heads * columns * dim) > self._memory.numel():
+            self._steps, self._memory = {}, self._shape.buffer(0, 0)  # frees what there was
+            self._memory = self._shape.buffer(rows, columns)
+        if (rows, columns) not in self._steps:
+            part = self._memory.view(-1)[:size].view(layers, two, rows, heads, columns, dim)
+            self._steps[rows, columns] = StaticStep(self, part)
+        return self._steps[rows, columns]
+
+
 class StaticStep:
     """Passes of one token a row, whose tensors stay where they are.
 
     All rows of the buffer read and look at all of its columns. Rows without a token overwrite their
-    first column. On a card, a pass replays a graph; elsewhere, it does the same without one.
-
-    Args:
-        model: its weights stay where they are, too.
-        buffer: as in `read`.
+    first column. On a card, the first pass loads the kernels, and the others replay a graph of
+    them; elsewhere, they do the same without one.
     """
 
-    def __init__(self, model: Any, buffer: Tensor) -> None:
-        self._model, self._buffer = model, buffer
+    def __init__(self, steps: StaticSteps, buffer: Tensor) -> None:
+        self._owner, self.buffer = steps, buffer
         rows = torch.arange(buffer.shape[2], device=buffer.device)
         self._inputs = rows.new_zeros(2, len(rows))
         """Token and column of each row."""
@@ -342,42 +381,31 @@ class StaticStep:
         given[:, rows] = torch.tensor([[part[0] for part in parts], columns])
         self._inputs.copy_(given)
         self._passes += 1
-        if self._passes == _EAGER + 1 and self._buffer.device.type == _GRAPHS:
+        if self._passes == 2 and self.buffer.device.type == _GRAPHS:
             self._capture()
         if self._graph:
             self._graph.replay()
         else:
-            self._logits = self._step()
+            self._logits = self.eager()
         return self._logits[list(rows)]
 
-    def _step(self) -> Tensor:
+    def eager(self) -> Tensor:
+        """Logits of all rows, by a pass without a graph."""
         ids, columns = self._inputs
-        return _forward(self._model, self._buffer, ids, columns, self._layout, 0)
+        return _forward(self._owner.model, self.buffer, ids, columns, self._layout, 0)
 
     def _capture(self) -> None:
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        mode = {"pool": self._owner.pool, "capture_error_mode": "thread_local"}
         try:
             # A capture that fails leaves its stream behind; other threads may use the card.
-            with (
-                torch.cuda.stream(here),
-                torch.cuda.graph(graph, capture_error_mode="thread_local"),
-            ):
-                self._logits = self._step()
-            self._graph = graph
+            with torch.cuda.stream(here), torch.cuda.graph(graph, **mode):
+                self._logits = self.eager()
+            self._graph, self._owner.pool = graph, graph.pool()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             _warn(str(error))
-
-    @classmethod
-    @torch.inference_mode()
-    def works(cls, model: Any, shape: CacheShape) -> bool:
-        """Whether a graph of the model's step can be made, and says what the step says."""
-        step = cls(model, shape.buffer(LEAST_ROWS, _BLOCK))
-        for column in range(_EAGER + 2):
-            logits = step.read([(row, column, [row + column]) for row in range(LEAST_ROWS)])
-        off = (logits - step._step()).abs().max() / logits.abs().max()
-        if off > _OFF:
-            _warn(f"its logits are off by {off:.2g} of the largest")
-        return step._graph is not None and bool(off <= _OFF)
 
 
 @cache

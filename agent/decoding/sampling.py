@@ -23,7 +23,7 @@ from torch import Tensor
 from agent.decoding import row_buffer
 from agent.decoding.drafts import Drafter, DraftStore
 from agent.decoding.prefix_tree import in_order
-from agent.decoding.row_buffer import LEAST_ROWS, CacheShape, StaticStep
+from agent.decoding.row_buffer import LEAST_ROWS, CacheShape, StaticSteps
 
 _GROW = 64
 """Columns that a full buffer grows by."""
@@ -84,8 +84,10 @@ class Batch:
     `kv` is [layers, 2, slots, heads, columns, dim], with a slot for each running row.
     """
 
-    def __init__(self, model: Any, shape: CacheShape, rows: Sequence[SampledTurn]) -> None:
-        self.model, self.shape = model, shape
+    def __init__(
+        self, model: Any, shape: CacheShape, rows: Sequence[SampledTurn], steps: StaticSteps | None
+    ) -> None:
+        self.model, self.shape, self.steps = model, shape, steps
         same: dict[tuple[int, ...], list[SampledTurn]] = {}
         for row in rows:
             same.setdefault(tuple(row.tokens), []).append(row)
@@ -96,10 +98,10 @@ class Batch:
         self.lines = [_Line(parts[at], slot, parts[at][0].cached) for slot, at in enumerate(order)]
         self.spare = list(range(len(parts), len(rows)))
         """Slots without a line."""
-        room = max(row.limit for row in rows) if shape.static else _GROW
+        room = max(row.limit for row in rows) if steps else _GROW
         columns = max(len(row.tokens) + min(room, row.limit) for row in rows)
-        self.kv = shape.buffer(len(rows), columns)
-        self.static = StaticStep(model, self.kv) if shape.static else None
+        self.static = steps.of(len(rows), columns) if steps else None
+        self.kv = self.static.buffer if self.static else shape.buffer(len(rows), columns)
         firsts = [line.rows[0] for line in self.lines]
         for slot, row in enumerate(firsts):
             if row.past is not None:
@@ -151,7 +153,10 @@ class Batch:
             slots = [*(line.slot for line in self.lines), *self.spare][:running]
             places = torch.tensor(slots, dtype=torch.long, device=self.shape.device)
             self.kv = self.kv.index_select(2, places)
-            self.static = StaticStep(self.model, self.kv) if self.static else None
+            if self.steps:
+                self.static = self.steps.of(running, self.kv.shape[-2])
+                self.static.buffer[:, :, :running] = self.kv
+                self.kv = self.static.buffer
             self.spare = list(range(len(lines), running))
             for slot, line in enumerate(self.lines):
                 line.slot = slot
@@ -174,10 +179,11 @@ class Batch:
             if width := len(line.rows[0].tokens) - 1 - line.length:
                 unread.append((width, index))
         unread.sort()
+        used = self.kv[:, :, : sum(len(line.rows) for line in self.lines)]
         for part in _slices([width for width, _ in unread]):
             lines = [self.lines[index] for index in sorted(index for _, index in unread[part])]
             tokens = [(one.slot, one.length, one.rows[0].tokens[one.length : -1]) for one in lines]
-            row_buffer.read(self.model, self.kv, tokens, logits=False)
+            row_buffer.read(self.model, used, tokens, logits=False)
             for line in lines:
                 line.length = len(line.rows[0].tokens) - 1
 
@@ -231,6 +237,7 @@ def sample(
     temperature: float,
     *,
     drafts: DraftStore | None = None,
+    steps: StaticSteps | None = None,
 ) -> Iterator[SampledTurn]:
     """Sample a turn for each row; store its tokens, log-probabilities and cache in the row.
 
@@ -247,11 +254,11 @@ def sample(
         rows: turns to sample.
         stop_ids: tokens that end a turn.
         temperature: of the sampling.
-        drafts: source of guesses, which gets the completed turns; None, or static steps: guess
-            nothing.
+        drafts: source of guesses, which gets the completed turns; None: guess nothing.
+        steps: static steps, which guess nothing.
     """
-    batch = Batch(model, shape, rows)
-    drafts = None if shape.static else drafts
+    batch = Batch(model, shape, rows, steps)
+    drafts = None if steps else drafts
     limit = max(row.limit for row in rows)
     generators = [torch.Generator().manual_seed(row.seed) for row in rows]
     uniform = [torch.rand(limit, generator=g, dtype=torch.float64) for g in generators]
@@ -306,14 +313,12 @@ def _guesses(lines: Sequence[_Line], drafters: Mapping[int, Drafter]) -> list[Se
     return guesses
 
 
-def _true(
-    drawn: Sequence[int], guess: Sequence[int], room: int, stop_ids: frozenset[int]
-) -> list[int]:
+def _true(drawn: Sequence[int], guess: Sequence[int], room: int, stop: frozenset[int]) -> list[int]:
     """Drawn tokens up to the first that the guess does not foresee, a stop or the limit."""
     new: list[int] = []
     for token, guessed in zip(drawn, [*guess, None], strict=False):
         new.append(token)
-        if token != guessed or token in stop_ids or len(new) == room:
+        if token != guessed or token in stop or len(new) == room:
             break
     return new
 

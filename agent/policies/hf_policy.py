@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from agent.decoding.drafts import DraftStore
 from agent.decoding.folding import Folding
-from agent.decoding.row_buffer import CacheShape
+from agent.decoding.row_buffer import CacheShape, StaticSteps
 from agent.decoding.sampling import SampledTurn, sample
 from agent.errors import PolicyError
 from agent.models import model_files
@@ -134,6 +134,7 @@ class TransformersPolicy:
         self._frames: dict[FrameKey, SampledTurn] = {}
         """Last turn of each frame, with the cache of its conversation."""
         self._shape: CacheShape | None = None
+        self._steps: StaticSteps | None = None
         self._drafts = DraftStore()
         self._folding = Folding(model)
 
@@ -167,13 +168,14 @@ class TransformersPolicy:
         training = self.model.training
         self.model.eval()
         try:
-            with self._folding.folded():
-                self._shape = self._shape or CacheShape.of(self.model)
+            with self._folding.folded() as same:
+                if self._shape is None or not same:  # graphs read the weights where they are
+                    self._shape = CacheShape.of(self.model)
+                    self._steps = StaticSteps.on(self.model, self._shape)
+                helpers: dict[str, Any] = {"drafts": self._drafts, "steps": self._steps}
                 while rows:
                     part, rows = rows[:size], rows[size:]
-                    turns = sample(
-                        self.model, self._shape, part, stop_ids, temperature, drafts=self._drafts
-                    )
+                    turns = sample(self.model, self._shape, part, stop_ids, temperature, **helpers)
                     for row in turns:
                         request, prompt = requests[row.place], prompts[row.place]
                         self._frames[request.key] = row
@@ -215,6 +217,7 @@ class TransformersPolicy:
             self._frames.pop(key, None)
             self._conversations.release(key)
         if not self._frames:
+            self._shape = self._steps = None
             self._folding.forget()
 
     def _bound_caches(self, waiting: Collection[FrameKey]) -> None:

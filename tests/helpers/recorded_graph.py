@@ -14,11 +14,16 @@ from torch.utils._pytree import tree_leaves
 class RecordedGraph(TorchDispatchMode):
     """Operations of a block, none of which may ask the card for a value."""
 
-    replays = 0
+    made = replays = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[Any] = []
+        RecordedGraph.made += 1
+
+    def pool(self) -> int:
+        """Memory that later graphs share."""
+        return 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert not {"item", "nonzero", "_local_scalar_dense"} & set(str(func).split(".")), func
@@ -39,6 +44,7 @@ def record_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the CPU have graphs."""
     monkeypatch.setattr("agent.decoding.row_buffer._GRAPHS", "cpu")
     monkeypatch.setattr(RecordedGraph, "replays", 0)
+    monkeypatch.setattr(RecordedGraph, "made", 0)
     for name, stand_in in {
         "CUDAGraph": RecordedGraph,
         "graph": lambda graph, **_: graph,

@@ -11,7 +11,7 @@ from helpers.random_model import SIZES
 from helpers.recorded_graph import RecordedGraph, record_graphs
 
 from agent.decoding.drafts import Drafter, DraftStore
-from agent.decoding.row_buffer import CacheShape
+from agent.decoding.row_buffer import CacheShape, StaticSteps
 from agent.decoding.sampling import SampledTurn, sample
 
 pytestmark = pytest.mark.xdist_group("transformers")  # so that one process imports it
@@ -65,11 +65,10 @@ def reference(model: Any, row: SampledTurn, temperature: float) -> tuple[list[in
     return ids[len(row.tokens) :], logprobs
 
 
-def run(
-    model: Any, rows: list[SampledTurn], temperature: float, drafts: DraftStore | None = None
-) -> None:
+def run(model: Any, rows: list[SampledTurn], temperature: float, drafts: Any = None) -> None:
     shape = CacheShape.of(model)
-    found = sample(model, shape, rows, frozenset([STOP]), temperature, drafts=drafts)
+    steps = StaticSteps.on(model, shape)
+    found = sample(model, shape, rows, frozenset([STOP]), temperature, drafts=drafts, steps=steps)
     assert sorted(row.place for row in found) == [row.place for row in rows]
 
 
@@ -132,9 +131,20 @@ FAULTS = {
 def test_a_graph_that_fails_or_repeats_old_logits_is_not_used(model, monkeypatch, caplog, part):
     record_graphs(monkeypatch)
     monkeypatch.setattr(part, FAULTS[part])
-    assert not CacheShape.of(model).static
+    assert StaticSteps.on(model, CacheShape.of(model)) is None
     why = "not permitted" if part == "torch.cuda.graph" else "its logits are off by"
     assert f"no CUDA graph of a step can be made: {why}" in caplog.text
+
+
+def test_batches_of_a_size_share_graphs_in_one_memory(model, monkeypatch):
+    record_graphs(monkeypatch)
+    steps, made = StaticSteps.on(model, shape := CacheShape.of(model)), []
+    for count in (5, 5, 11, 11, 5):
+        rows = turns(prompts()[:count])
+        list(sample(model, shape, rows, frozenset([STOP]), 1.0, steps=steps))
+        require_equal(model, rows, 1.0)
+        made.append(RecordedGraph.made)
+    assert made[0] == made[1] < made[2] == made[3] == made[4]  # the larger batch has shrunk, too
 
 
 def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():
