@@ -26,6 +26,7 @@ from urllib.request import getproxies
 from env import variables
 from tasks import paths
 from tasks.errors import StageError
+from tasks.io import remove_unfinished
 
 LOCK = paths.RUN / "chain.lock"
 PRINTED = paths.RUN / "flow.log"
@@ -56,6 +57,8 @@ QUIET = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     # Prefect prints each event that it cannot deliver; notifications.py warns once.
     "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
+    # As Unsloth does: otherwise, batches of many sizes leave holes in a card's memory.
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     # Waiting threads soon sleep, since the environment's server shares the cores. Without any
     # spinning, a step of the warm start takes half as long again.
     "GOMP_SPINCOUNT": "20000",
@@ -170,5 +173,6 @@ def exclusive(wait_s: float = 0.0) -> Iterator[None]:
         handle.truncate(0)
         handle.write(f"{os.getpid()} on {platform.node()}")
         handle.flush()
+        remove_unfinished(paths.BASE.parent)
         outlive_worker(PRINTED)
         yield

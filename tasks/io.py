@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,19 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(old, path)
         _remove(temporary)
         _remove(old)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what `replacing` of killed processes left in a folder; nobody else may write there.
+
+    A kill between its two renames left the old output under another name: it gets its own again.
+    """
+    for path in folder.glob(".*"):
+        if match := re.fullmatch(r"\.(.+)\.\d+(\.\w+)?", path.name):
+            target = folder / match[1]
+            if match[2] == ".old" and not target.exists():
+                os.replace(path, target)
+            _remove(path)
 
 
 def finite(value: Any) -> Any:

@@ -11,7 +11,6 @@ Writes reports/zeroshot.json.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,7 +98,6 @@ def bare_model(params: Params, run: StageRun) -> tuple[Any, Any]:
     from tasks.training import demonstrate
 
     demonstrate.require_demonstrable(params)
-    shutil.rmtree(paths.BARE, ignore_errors=True)  # of another model, or of a run that was killed
     base_sources.write_source(params, run, paths.BARE)
     with progress.doing("load the model"):
         return load_model(paths.BARE)

@@ -8,6 +8,7 @@ in 16 bit or NF4.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,25 +61,34 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
 def write_source(params: Params, run: StageRun, folder: Path) -> str:
     """Write `model.source` and, with `nf4`, its twin into a folder; returns the origin.
 
-    What was written to `paths.BARE` under the same settings is moved instead.
+    `paths.BARE` keeps them until the base is complete, so that they are made once.
 
     Raises:
         PolicyError: the model cannot be read or adapted, or the disk has no room.
     """
-    from agent.models.base_model import prepare_base
+    from agent.models import base_model, model_files
 
-    settings = [params.model.model_dump(mode="json"), params.train.lora.targets]
-    bare = read_json(paths.BARE / PROVENANCE)
-    if folder != paths.BARE and bare.get("settings") == settings:
-        origin = str(bare["from"])
-        paths.BARE.rename(folder)
-    else:
-        with progress.doing(f"read {params.model.source}"):
-            origin = prepare_base(params.model, folder, targets=params.train.lora.targets).origin
-    kept = {"settings": settings} if folder == paths.BARE else {}
-    _write_provenance(folder, {"from": origin, **kept})
+    dtype = model_files.compute_dtype(model_files.this_device())
+    settings = [params.model.model_dump(mode="json"), params.train.lora.targets, str(dtype)]
+    if read_json(paths.BARE / PROVENANCE).get("settings") != settings:
+        shutil.rmtree(paths.BARE, ignore_errors=True)
+        with replacing(paths.BARE) as bare, progress.doing(f"read {params.model.source}"):
+            made = base_model.prepare_base(params.model, bare, targets=params.train.lora.targets)
+            _write_provenance(bare, {"from": made.origin, "settings": settings})
+    origin = str(read_json(paths.BARE / PROVENANCE)["from"])
+    if folder != paths.BARE:
+        shutil.copytree(paths.BARE, folder, copy_function=_link)
+        _write_provenance(folder, {"from": origin})
     run.set_tags({"base": origin})
     return origin
+
+
+def _link(source: str, target: str) -> None:
+    """Give weights another name where the file system can, as nobody changes them; copy others."""
+    try:
+        (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 @as_stage_error()

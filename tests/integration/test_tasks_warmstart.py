@@ -1,6 +1,7 @@
 """The base: nano, a registered version, and what the bare model plays before."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from tasks.config import resolve
 from tasks.config.params import Params
 from tasks.data.texts import question_key
 from tasks.errors import ConfigError, StageError
+from tasks.io import read_json, replacing
 from tasks.registry import base_sources, trained_questions, versions
 from tasks.training import demonstrate, problem_data
 
@@ -189,12 +191,13 @@ def test_what_the_bare_model_earned_decides_if_it_is_taught(passed, taught, para
 
 
 def test_the_model_of_demonstrations_is_played_bare_and_read_once(params, monkeypatch):
-    made: list[Path] = []
+    made: list[str] = []
 
     def prepare(settings: ModelSettings, out: Path, targets: object) -> Any:
         out.mkdir()
-        made.append(out)
-        return SimpleNamespace(origin="tiny at 1")
+        (out / "model.safetensors").write_text(settings.source)
+        made.append(settings.source)
+        return SimpleNamespace(origin=f"{settings.source} at 1")
 
     (paths.BARE / "of a run that was killed").mkdir(parents=True)
     monkeypatch.setattr(base_model, "prepare_base", prepare)
@@ -202,12 +205,16 @@ def test_the_model_of_demonstrations_is_played_bare_and_read_once(params, monkey
     sft = changed(params, model={"source": "tiny"}, warmstart={"kind": "sft"})
     report = played_by(Scripted(lambda seen: "I do not know."), monkeypatch, sft)
     assert (report["kind"], report["episodes"]) == ("sft", 10)
+    with replacing(paths.BASE) as killed:
+        base_sources.write_source(sft, Recorder(), killed)  # type: ignore[arg-type]
+    shutil.rmtree(paths.BASE)
     other = changed(sft, model={"source": "other"})
-    for wanted, folder in ((other, Path("models/other")), (sft, paths.BASE), (sft, Path("again"))):
-        assert base_sources.write_source(wanted, Recorder(), folder) == "tiny at 1"  # type: ignore[arg-type]
-        assert [path.name for path in folder.iterdir()] == [base_sources.PROVENANCE]
-    assert made == [paths.BARE, Path("models/other"), Path("again")]
-    assert json.loads((paths.BASE / base_sources.PROVENANCE).read_text()) == {"from": "tiny at 1"}
+    for folder, settings in ((paths.BASE, sft), (Path("models/other"), other)):
+        name = settings.model.source
+        assert base_sources.write_source(settings, Recorder(), folder) == f"{name} at 1"  # type: ignore[arg-type]
+        assert read_json(folder / base_sources.PROVENANCE) == {"from": f"{name} at 1"}
+        assert (folder / "model.safetensors").read_text() == name
+    assert made == ["tiny", "other"]
 
 
 @pytest.mark.parametrize("kind", ["none", "champion"])
