@@ -37,7 +37,7 @@ def _of_demonstrations(params: Params) -> dict[str, str]:
     Other kinds depend on neither, so that changed problems do not teach nano again.
     """
     shown, nothing = params.warmstart.may_demonstrate, "tasks/warmstart.py"
-    lora = params.train.model_dump(include={"lora", "micro_batch_tokens", "gradient_checkpointing"})
+    lora = params.train.lora.model_dump()  # nothing that a full card makes one lower
     requests = params.evaluate_model.model_dump(include={"sampling", "template_kwargs"})
     settings = [params.of_episodes(), lora, params.train.curriculum.levels, requests]
     return {
