@@ -10,7 +10,8 @@ PORT ?= 8000
 BIN := .venv/bin
 # pip installs torch: its settings and PIP_ARGS name the build for the machine. uv installs the rest
 # in a quarter of the CPU time. UV_DEFAULT_INDEX names a mirror for uv.
-PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PIP_ARGS)
+PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt $(PYTORCH) $(PIP_ARGS)
+PYTORCH = $(UV_TORCH_BACKEND:%=--extra-index-url https://download.pytorch.org/whl/%)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-cuda lock-cuda setup-smollm2 setup-search full figures test test-all test-nightly check up down ui serve-env bench

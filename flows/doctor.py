@@ -143,7 +143,8 @@ def missing_parts(machine: Machine, profile: ProfileNeeds) -> list[MissingPart]:
     if card is not None:
         free = f"{profile.card_gb:g} GB free on the card (found {card.free_mb / 1024:.1f})"
         enough = card.free_mb >= profile.card_gb * 1024
-        needs.append((machine.unsloth, "Unsloth", _install(card)))
+        unsloth = machine.unsloth or profile.name != "t4"  # the others teach without it
+        needs.append((unsloth, "Unsloth", _install(card)))
         needs.append((enough, free, "End the processes that nvidia-smi lists."))
     missing = [MissingPart(what, fix) for there, what, fix in needs if not there]
     return missing + (_missing_for_cuda(machine, card) if card else [])
@@ -156,7 +157,10 @@ def _install(card: GraphicsCard) -> str:
 
 
 def _missing_for_cuda(machine: Machine, card: GraphicsCard) -> list[MissingPart]:
-    """The part without which torch cannot use the card."""
+    """The part without which torch cannot use the card, or Triton cannot build its kernels."""
+    if not machine.compiler:
+        what = "a C compiler and Python.h, for Triton"
+        return [MissingPart(what, "apt-get install gcc python3-dev")]
     if card.driver_branch < LEAST_DRIVER[12]:
         what = f"a driver of {LEAST_DRIVER[12]} or later (this is {card.driver})"
         fix = f"Install the driver {LEAST_DRIVER[13]} or later, then run this again."
@@ -208,7 +212,6 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         *[("card", text) for text in cards or [f"none ({machine.cards_fault or 'no driver'})"]],
         ("sandbox", f"libseccomp {installed[machine.seccomp]}"),
         ("unsloth", installed[machine.unsloth]),
-        ("smollm2", "installed" if machine.smollm2 else "not installed: make setup-smollm2"),
         ("profiles", f"nano{''.join(sizes)}"),
     ]
 

