@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # The whole chain on one graphics card in some ten minutes, and what it took there; then the speed of
-# decoding in the shape of Qwen3-4B, with a CUDA graph of each step and without.
+# decoding in the shape of Qwen3-4B with an adapter, with a CUDA graph of each step and without.
 #
 #   MODEL=FOLDER bash benchmarks/card.sh [bf16|fp16|cpu]
 #
 # Run `make setup-cuda` and `python -m examples.trials.collect SOURCE` first. `fp16` takes bfloat16
-# from the card, as a T4 lacks it; `cpu` tries the script without a card and without Unsloth.
-# Results: reports/card/.
+# from the card and decodes in 4 bits, as on a T4; `cpu` tries the script without a card and without
+# Unsloth. Results: reports/card/. A second run needs a fresh clone, because the first one's results
+# are kept.
 set -uo pipefail
 mode=${1:-bf16}
 out=reports/card/$mode
 python=.venv/bin/python
 mkdir -p "$out"
 rm -f "$out"/*.json "$out"/*.parquet "$out"/*.csv
-export HF_HUB_OFFLINE=1 PYTORCH_ALLOC_CONF=expandable_segments:True
+export HF_HUB_OFFLINE=1
 if [ "$mode" = fp16 ]; then
   printf 'import torch\ntorch.cuda.is_bf16_supported = lambda *a, **k: False\n' > "$out/sitecustomize.py"
   export PYTHONPATH=$PWD/$out
@@ -46,6 +47,7 @@ code=${PIPESTATUS[0]}
 echo "exit code $code, $((SECONDS - start)) s" | tee "$out/result.txt"
 # Reports of this run only: after a failure, those of the run before are still there.
 find reports -maxdepth 1 -type f -newer "$out/machine.txt" -exec cp {} "$out" \;
+[ -f "$out/train.parquet" ] || { echo "nothing was trained in this run"; code=$((code ? code : 1)); }
 [ -f "$out/train.parquet" ] && $python - "$out" << 'END'
 """Print what the training took by step, peak memory, and the error of the merge."""
 import json, sys
@@ -67,19 +69,23 @@ $python - "$mode" << 'END' 2>&1 | tee "$out/decoding.txt"
 """Print the tokens a second of the own loop, and how far its log-probabilities are from a pass."""
 import sys
 import time
-from dataclasses import replace
 from itertools import product
 
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agent.decoding.row_buffer import CacheShape
+from agent.decoding.folding import Folding
+from agent.decoding.row_buffer import CacheShape, StaticSteps
 from agent.decoding.sampling import SampledTurn, sample
+from agent.models.model_files import compute_dtype, free_memory, this_device
+from flows.runtime import set_environment
 
-card = sys.argv[1] != "cpu"
-torch.set_default_device("cuda" if card else "cpu")
-if card:
-    torch.set_default_dtype(torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16)
+set_environment()
+device, card = this_device(), sys.argv[1] != "cpu"
+dtype = torch.float16 if sys.argv[1] == "fp16" else compute_dtype(device)
+torch.set_default_device(device)
+torch.set_default_dtype(dtype)
 width, layers, vocabulary, read, new = (2560, 36, 151_936, 500, 128) if card else (256, 2, 2000, 50, 9)
 torch.manual_seed(0)
 shape = dict(num_attention_heads=32, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True)
@@ -87,34 +93,52 @@ model = Qwen3ForCausalLM(Qwen3Config(
     hidden_size=width, intermediate_size=4 * width - 512, num_hidden_layers=layers,
     vocab_size=vocabulary, **shape
 )).eval()
+if sys.argv[1] == "fp16":
+    from bitsandbytes.nn import Linear4bit
+
+    for module in [one for one in model.modules() if one is not model]:
+        for name, child in [*module.named_children()]:
+            if type(child) is torch.nn.Linear:
+                sizes = (child.in_features, child.out_features)
+                short = Linear4bit(*sizes, bias=False, compute_dtype=dtype, quant_type="nf4", device="cpu")
+                short.load_state_dict({"weight": child.weight.cpu()})
+                setattr(module, name, short.to(device))
+    model.is_loaded_in_4bit = True  # as PEFT knows it
+adapter = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)
+model = get_peft_model(model, adapter).eval()
 torch.set_default_device("cpu")
 torch.set_default_dtype(torch.float32)
-print("frames  steps    tokens/s  GiB   log-probabilities differ by (mean, most)")
-for run, (frames, static) in enumerate([(8, False), *product((8, 32, 64), (False, True))]):
-    prompts = torch.randint(vocabulary, (frames, read)).tolist()
+free_memory()
+print("frames  turns    tokens  steps    tokens/s  GiB   log-probabilities differ by (mean, most)")
+kinds = [(8, 1, new), (32, 1, new), (64, 1, new), (4, 16, 10)]  # the last one as a T4's readers
+for run, ((frames, batches, tokens), static) in enumerate([(kinds[0], False), *product(kinds, (False, True))]):
+    prompts = torch.randint(vocabulary, (frames * batches, read)).tolist()
     rows = [  # some turns end early, as in play
-        SampledTurn(n, ids, 0, None, limit=new - n % 4 * new // 8, seed=n)
+        SampledTurn(n, ids, 0, None, limit=tokens - n % 4 * tokens // 8, seed=n)
         for n, ids in enumerate(prompts)
     ]
     try:
-        kind = CacheShape.of(model)
-        if static and card and not kind.static:
-            sys.exit("no CUDA graph: see the warning above")
-        if card:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        began = time.perf_counter()
-        list(sample(model, replace(kind, static=static), rows, frozenset(), 1.0))
-        speed = sum(len(row.sampled) for row in rows) / (time.perf_counter() - began)
+        with Folding(model).folded():
+            kind, steps = CacheShape.of(model), None
+            if static:
+                steps = StaticSteps.on(model, kind) if card else StaticSteps(model, kind)
+                assert steps, "no CUDA graph: see the warning above"
+            if card:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            began = time.perf_counter()
+            for at in range(0, len(rows), frames):
+                list(sample(model, kind, rows[at : at + frames], frozenset(), 1.0, steps=steps))
+            speed = sum(len(row.sampled) for row in rows) / (time.perf_counter() - began)
         peak = torch.cuda.max_memory_reserved() / 2**30 if card else 0.0
-        with torch.no_grad():
+        with torch.no_grad():  # as the trainer computes them
             ids = torch.tensor([prompts[0] + rows[0].sampled], device=model.device)
             logps = model(ids).logits[0, read - 1 : -1].float().log_softmax(-1)
         plain = logps.gather(1, ids[0, read:, None])[:, 0].cpu()
         off = (plain - torch.tensor(rows[0].logprobs)).abs()
         name = "graph" if static else "eager"
         if run:  # the first one warms up
-            print(f"{frames:6}  {name}  {speed:10.0f}  {peak:4.1f}  {off.mean():.4f}, {off.max():.4f}")
+            print(f"{frames:6}  {frames * batches:5}  {tokens:8}  {name}  {speed:10.0f}  {peak:4.1f}  {off.mean():.4f}, {off.max():.4f}")
     except torch.OutOfMemoryError:
         print(f"{frames:6}  out of memory")
 END

@@ -57,7 +57,10 @@ def doctor():
     return json.loads(told.stdout)
 
 
-assert (3, 11) <= sys.version_info < (3, 13), f"This kernel has Python {sys.version.split()[0]}."
+assert (3, 11) <= sys.version_info < (3, 13), (
+    f"This kernel has Python {sys.version.split()[0]}, not 3.11 or 3.12. In the project's folder, "
+    "run in a terminal: uv venv --python 3.12 --seed .venv && make setup-cuda && make full"
+)
 if not Path("dvc.yaml").exists() and Path("../dvc.yaml").exists():
     os.chdir("..")
 if not Path("dvc.yaml").exists():
@@ -278,9 +281,12 @@ display(Image("models/notebook/reward_curve.png"))
 # plays an episode. (The stage `export` also compares its logits, in a fresh process.)
 
 # %%
+from agent.models.model_files import free_memory
 from agent.training.merge import merge
 
 trainer.save_result(Path("models/notebook/adapter"))
+del trainer, model  # a T4 has no room for another one
+free_memory()
 merge(paths.BASE, Path("models/notebook/adapter"), Path("models/notebook/merged"), dtype=params.export.dtype)
 merged, _ = load_model(Path("models/notebook/merged"))
 show(rollout(merged, first[:1], params.generation.greedy)[0])
@@ -288,15 +294,18 @@ show(rollout(merged, first[:1], params.generation.greedy)[0])
 # %% [markdown]
 # ## 9. Before and after
 #
-# Both models play the same 20 test problems, greedily. The interval is a bootstrap over
-# collections: problems that share papers aren't independent.
+# Both models play the same 20 test problems, greedily, one after the other. The interval is a
+# bootstrap over collections: problems that share papers aren't independent.
 
 # %%
 from agent.evaluation.statistics import Bootstrap
 
-base, _ = load_model(paths.BASE)
 test = [spec for spec in read_specs(paths.TEST) if spec.difficulty == curriculum.level][:20]
-before, after = (rollout(one, test, params.generation.greedy) for one in (base, merged))
+after = rollout(merged, test, params.generation.greedy)
+del merged
+free_memory()
+base, _ = load_model(paths.BASE)
+before = rollout(base, test, params.generation.greedy)
 gains = [(b.reward or 0.0) - (a.reward or 0.0) for a, b in zip(before, after)]
 gain = Bootstrap(resamples=10_000, seed=0).mean(gains, [spec.collection_id for spec in test])
 means = [fmean(tree.reward or 0.0 for tree in played) for played in (before, after)]
