@@ -78,12 +78,9 @@ class RecursiveModel(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Load the policy and the settings of its registration."""
         disable_progress_bar()  # of a file that takes a moment
-        self.params = serving.for_documents(
-            config.read_resolved(Path(context.artifacts["settings"]))
-        )
-        self.policy = TransformersPolicy(
-            *load_model(context.artifacts["model"]), self.params.serving
-        )
+        files = context.artifacts
+        self.params = serving.for_documents(config.read_resolved(Path(files["settings"])))
+        self.policy = TransformersPolicy(*load_model(files["model"]), self.params.serving)
         self.open = ExitStack()
         weakref.finalize(self, self.open.close)  # a deleted model leaves no server
         self.url = ""

@@ -198,11 +198,7 @@ def kept(path: Path, play: Callable[[], list[Trajectory]]) -> list[Trajectory]:
 
 def rows_of(played: dict[Mode, list[Trajectory]], name: str) -> list[EpisodeRow]:
     """A row for each episode of a model."""
-    return [
-        episode_row(episode, name, mode)
-        for mode, episodes in played.items()
-        for episode in episodes
-    ]
+    return [episode_row(one, name, mode) for mode, episodes in played.items() for one in episodes]
 
 
 def play_alone(

@@ -28,10 +28,7 @@ VERDICTS: dict[PromptStyle, str] = {
 A model that meets the question's words after the passage can tell whether they were to be expected
 there, and orders passages of a page somewhat better. One that is told how high its passage was
 ranked follows that and reads less, so the root's code uses the ranks instead."""
-YES: dict[PromptStyle, str] = {
-    "full": 'reply.lower().startswith("yes")',
-    "compact": 'reply == "yes"',
-}
+YES = {"full": 'reply.lower().startswith("yes")', "compact": 'reply == "yes"'}
 """Expression that says whether a reader's `reply` keeps its passage."""
 YES_OR_NO = ("no", "yes")
 """Replies of a reader: whether its passage answers."""

@@ -10,14 +10,7 @@ from random import Random
 
 from agent.demonstrations.demonstrator import Mistake
 from agent.demonstrations.keyed_plan import YES_OR_NO
-from agent.demonstrations.moves import (
-    code,
-    draw,
-    passage_of,
-    query_of,
-    question_parts,
-    reader_prompt,
-)
+from agent.demonstrations.moves import code, draw, parts_of, passage_of, query_of, reader_prompt
 from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.settings import MovesSettings
 from env.passages import passages
@@ -89,7 +82,7 @@ def lessons(
     """
     chars, least = env.passage_chars, rewards.min_span_chars
     for problem in problems if settings.lesson_passages else ():
-        parts = question_parts(problem.question, settings.question)
+        parts = parts_of(problem.question, settings.question)
         texts = {paper_id: problem.texts[paper_id] for paper_id in sorted(problem.gold_papers)}
         whole = "\n".join(texts.values())
         gold = sorted(
@@ -113,6 +106,6 @@ def lessons(
 
 def demonstration_fault(problem: Problem, settings: MovesSettings) -> str | None:
     """Reason why no move can be shown for a problem; None if one can."""
-    if question_parts(problem.question, settings.question) is None:
+    if parts_of(problem.question, settings.question) is None:
         return "its question doesn't have the form of warmstart.sft.moves.question"
     return None

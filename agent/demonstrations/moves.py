@@ -184,10 +184,10 @@ def decisions(text: str, settings: MovesSettings) -> dict[str, float]:
     return {f"move/{name}": float(value) for name, value in flags.items()}
 
 
-def question_parts(text: str, template: str) -> dict[str, str] | None:
+def parts_of(text: str, template: str) -> dict[str, str] | None:
     """Parts of the question in a line of a text, by name; None if no line has its form.
 
-    For example, `question_parts("Is A like B?", "Is {one} like {other}?")` is `{"one": "A",
+    For example, `parts_of("Is A like B?", "Is {one} like {other}?")` is `{"one": "A",
     "other": "B"}`.
     """
     pieces: Sequence[str] = _PART.split(template)

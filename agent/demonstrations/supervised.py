@@ -240,12 +240,10 @@ def supervised_arguments(
     return arguments
 
 
-def count_steps(
-    rows: Sequence[DemonstrationRow], settings: SftSettings, train: TrainSettings
-) -> int:
+def count_steps(rows: Sequence[DemonstrationRow], sft: SftSettings, train: TrainSettings) -> int:
     """Optimizer steps of a training."""
-    batches = TokenBatches(rows, settings, train)
-    return settings.epochs * -(-len(batches) // batches.together)
+    batches = TokenBatches(rows, sft, train)
+    return sft.epochs * -(-len(batches) // batches.together)
 
 
 def train_adapter(

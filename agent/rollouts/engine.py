@@ -138,9 +138,7 @@ class _Rounds:
                 self.active = [e for e in self.active if e.number not in self.done]
                 self._act()
         finally:
-            self.policy.release(
-                [(e.number, frame) for e in self.active for frame in e.trajectory.frames]
-            )
+            self.policy.release([(e.number, f) for e in self.active for f in e.trajectory.frames])
         if not self.answered:
             raise EpisodeError(f"the environment played no episode ({self.last_loss})")
         return [self.done[number] for number in range(len(self.specs))]
@@ -211,9 +209,7 @@ class _Rounds:
         else:
             episode.requests = [self._request(episode, view, observation) for view in ready]
 
-    def _request(
-        self, episode: _Episode, view: FrameView, observation: RLMObservation
-    ) -> TurnRequest:
+    def _request(self, episode: _Episode, view: FrameView, seen: RLMObservation) -> TurnRequest:
         turn = len(episode.trajectory.frames[view.frame].turns)
         return TurnRequest(
             key=(episode.number, view.frame),
@@ -222,7 +218,7 @@ class _Rounds:
             kind=view.kind,
             first=turn == 0,
             seed=turn_seed(episode.spec.seed, view.frame, turn),
-            problem=observation.problem,
+            problem=seen.problem,
         )
 
     def _act(self) -> None:

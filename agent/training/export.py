@@ -279,9 +279,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--url", help="address of an environment for one episode")
     parser.add_argument("--problem", help="id of that episode's problem")
-    parser.add_argument(
-        "--generation", default="{}", help="generation settings of that episode, as JSON"
-    )
+    parser.add_argument("--generation", default="{}", help="its generation settings, as JSON")
     options = parser.parse_args(argv)
 
     import torch

@@ -52,17 +52,15 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def rollout_metrics(
-    rows: Rows, trajectories: Sequence[Trajectory], seconds: float
-) -> dict[str, float]:
+def rollout_metrics(rows: Rows, trees: Sequence[Trajectory], seconds: float) -> dict[str, float]:
     """Figures of a step's rows for the loss, and of the speed of its episodes.
 
     Args:
         rows: conversations of the step's episodes.
-        trajectories: all episodes of the step.
+        trees: all episodes of the step.
         seconds: time to play them.
     """
-    sampled = sum(tree.sampled_tokens for tree in trajectories)
+    sampled = sum(tree.sampled_tokens for tree in trees)
     return {
         "train/rows": len(rows.rows),
         "train/rows_cut": rows.count("cut"),

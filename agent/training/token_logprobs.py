@@ -59,11 +59,8 @@ def sampled_logprobs(
     logps_N = logprobs_K_V[places_N, ids_B_T[counted_B_T]]
     with torch.no_grad():
         entropies_N = -(logprobs_K_V.exp() * logprobs_K_V).sum(-1)[places_N]
-    blank = logps_N.new_zeros(sampled_B_C.shape)
-    return (
-        blank.masked_scatter(sampled_B_C, logps_N),
-        blank.masked_scatter(sampled_B_C, entropies_N),
-    )
+    zero = logps_N.new_zeros(sampled_B_C.shape)
+    return zero.masked_scatter(sampled_B_C, logps_N), zero.masked_scatter(sampled_B_C, entropies_N)
 
 
 def predictions(

@@ -304,9 +304,7 @@ def frequent_words(collection: Collection) -> list[str]:
     are among them, and a policy has to find out which ones help. Without a body, all text counts.
     """
     articles = sorted({one.article for one in collection.prompts if one.split == "train"})
-    abstracts = [
-        _HEADING.sub("", collection.texts[number].partition("\nBODY")[0]) for number in articles
-    ]
+    abstracts = [_HEADING.sub("", collection.texts[n].partition("\nBODY")[0]) for n in articles]
     counter = CountVectorizer(binary=True, stop_words="english", token_pattern=r"\b[a-z]+\b")
     counts = counter.fit_transform(abstracts).sum(axis=0).A1
     order = sorted(zip(-counts, counter.get_feature_names_out(), strict=True))

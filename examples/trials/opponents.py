@@ -21,7 +21,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from agent.demonstrations.moves import question_parts
+from agent.demonstrations.moves import parts_of
 from agent.evaluation.statistics import Bootstrap
 from env.embedding import installed, order_of
 from env.problems.schema import Problem
@@ -79,7 +79,7 @@ def search(
     texts = problem.texts
     if query.paper_first:
         texts = {p: texts[p] for p, _ in rank(texts, problem.question, 1, **sizes)}
-    parts = question_parts(problem.question, params.warmstart.sft.moves.question) or {}
+    parts = parts_of(problem.question, params.warmstart.sft.moves.question) or {}
     asked = " ".join([*(parts[name] for name in query.parts), query.words]).strip()
     sizes["ordered"] = ORDERED
     return rank(texts, asked or problem.question, most, **sizes, order=order_of(by))

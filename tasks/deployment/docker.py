@@ -65,7 +65,7 @@ def container(params: Params, data: Path | None) -> Iterator[str]:
         options += ["--volume", f"{data.resolve()}:/problems:ro", "--env", "RLM_DATA=/problems"]
     options += ["--publish", f"{HOST}:{port}:{PORT}", *boundary(params)]
     try:
-        _docker("run", *options, LABEL, environment={variables.SEED: seed})
+        _docker("run", *options, LABEL, env={variables.SEED: seed})
         url = f"http://{HOST}:{port}"
         _wait(url, name)
         logger.info("environment at %s, container %s", url, name)
@@ -130,9 +130,7 @@ def _remove_leftovers() -> None:
             _remove(name)
 
 
-def _docker(
-    *arguments: str, wait_s: float = 120.0, environment: dict[str, str] | None = None
-) -> str:
+def _docker(*arguments: str, wait_s: float = 120.0, env: dict[str, str] | None = None) -> str:
     """Output of a docker command.
 
     Raises:
@@ -143,7 +141,7 @@ def _docker(
     try:
         done = subprocess.run(
             ["docker", *arguments],
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **(env or {})},
             capture_output=True,
             text=True,
             timeout=wait_s,

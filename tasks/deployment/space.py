@@ -217,12 +217,10 @@ class Space:
         runtime: SpaceRuntime = self._ask("ask how {} is", self.hub.api.get_space_runtime)
         return runtime
 
-    def _ask(
-        self, doing: str, call: Callable[..., Any], *arguments: object, **named: object
-    ) -> Any:
+    def _ask(self, doing: str, call: Callable[..., Any], *given: object, **named: object) -> Any:
         """Result of a method of the client for this Space, whose name replaces `{}`."""
         doing = doing.format(f"the space {self.name}")
-        return self.hub.ask(doing, call, self.name, *arguments, **named)
+        return self.hub.ask(doing, call, self.name, *given, **named)
 
     def _failure(self, stage_: str) -> str:
         log = self._log(_FAILED[stage_])

@@ -81,9 +81,7 @@ NO_FIELD = [
 
 
 @pytest.mark.parametrize(("sampling", "status", "error", "gone"), NO_FIELD)
-def test_a_refused_field_is_left_out_from_then_on_and_told(
-    server, sampling, status, error, gone, caplog
-):
+def test_a_refused_field_is_left_out_from_then_on(server, sampling, status, error, gone, caplog):
     server.plan, server.error = [status], error
     policy = policy_of(server, sampling=sampling)
     assert policy.act([ask(0, "abc")])[0].text == "cba"

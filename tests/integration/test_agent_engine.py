@@ -11,16 +11,9 @@ from agent.policies.base import FrameKey, TurnReply, TurnRequest
 from agent.rollouts.engine import play, turn_seed
 from agent.rollouts.specs import EpisodeSpec
 from agent.rollouts.trajectory import Trajectory
+from env import models
 from env.errors import EpisodeError, RefusedError
-from env.models import (
-    AnswerMetrics,
-    Counters,
-    FrameView,
-    Message,
-    ProblemCard,
-    RLMAction,
-    RLMObservation,
-)
+from env.models import FrameView, Message, ProblemCard, RLMAction, RLMObservation
 
 Answer = RLMObservation | EpisodeError | RefusedError
 
@@ -56,8 +49,8 @@ def two_children(problem_id: str, turn: int) -> Answer:
         done=True,
         reward=0.75,
         components={"primary_objective": 0.5},
-        metrics=AnswerMetrics(precision=1, recall=0.5, f1=2 / 3),
-        counters=Counters(turns=4, sub_calls=2, frames=3, max_depth=1),
+        metrics=models.AnswerMetrics(precision=1, recall=0.5, f1=2 / 3),
+        counters=models.Counters(turns=4, sub_calls=2, frames=3, max_depth=1),
         answer=["a sentence", {"paper_id": "p1", "text": "another"}],
         problem=card(problem_id, tier="focused"),
     )
@@ -125,7 +118,7 @@ def test_a_record_holds_the_whole_tree():
     assert reasons == {0: "final", 1: "final", 2: "max_turns"}
     assert (episode.difficulty, episode.collection_id, episode.tier) == ("easy", "g1", "focused")
     assert (episode.reward, episode.components) == (0.75, {"primary_objective": 0.5})
-    assert episode.metrics == AnswerMetrics(precision=1, recall=0.5, f1=2 / 3)
+    assert episode.metrics == models.AnswerMetrics(precision=1, recall=0.5, f1=2 / 3)
     assert episode.counters.sub_calls == 2
     assert episode.answer == ["a sentence", {"paper_id": "p1", "text": "another"}]
     assert episode.void is None

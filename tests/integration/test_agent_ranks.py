@@ -26,10 +26,7 @@ pytestmark = [
     pytest.mark.usefixtures("trainer_imported"),
     pytest.mark.xdist_group("trainer"),  # so that one process imports TRL
 ]
-CASES: dict[str, dict[str, Any]] = {
-    "short": {"max_step_kl": 1e-4},
-    "row by row": {"micro_batch_tokens": 1},
-}
+CASES: dict[str, Any] = {"short": {"max_step_kl": 1e-4}, "row by row": {"micro_batch_tokens": 1}}
 NIGHTLY: dict[str, dict[str, Any]] = {
     "one batch": {"micro_batch_tokens": 1000, "scale_rewards": "group"},
     # Adam divides by small gradients, whose last digits grow with the rate.
@@ -37,13 +34,11 @@ NIGHTLY: dict[str, dict[str, Any]] = {
 }
 
 
-def run_ranks(
-    monkeypatch: pytest.MonkeyPatch, python: str, folder: Path, cases: dict[str, Any]
-) -> None:
+def run_ranks(patch: pytest.MonkeyPatch, python: str, folder: Path, cases: dict[str, Any]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / rank_cases.JOB).write_text(json.dumps(cases))
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
-    monkeypatch.setattr(sys, "executable", python)
+    patch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    patch.setattr(sys, "executable", python)
     ranks.launch("helpers.rank_cases", folder, processes=2, threads=1)
 
 

@@ -136,9 +136,7 @@ def test_a_step_of_void_episodes_stops_the_run(tmp_path):
 def test_a_finished_run_has_told_its_mismatches_and_once_more_plays_nothing(tmp_path):
     def rollout(model, step):
         groups = play_trees(model, step)
-        for turn in (
-            t for g in groups for tree in g for f in tree.frames.values() for t in f.turns
-        ):
+        for turn in (t for g in groups for one in g for f in one.frames.values() for t in f.turns):
             turn.logprobs = [value + TOO_LARGE for value in turn.logprobs]
         return groups
 

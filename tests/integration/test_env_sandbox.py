@@ -27,9 +27,8 @@ def host() -> Iterator[SandboxHost]:
 
 @pytest.fixture
 def repl(host: SandboxHost) -> Iterator[Repl]:
-    repl = host.open(PAPERS)
-    yield repl
-    repl.close()
+    with closing(host.open(PAPERS)) as repl:
+        yield repl
 
 
 # --- cells

@@ -35,9 +35,8 @@ def host() -> Iterator[SandboxHost]:
 
 @pytest.fixture
 def repl(host: SandboxHost) -> Iterator[Repl]:
-    repl = host.open("")
-    yield repl
-    repl.close()
+    with closing(host.open("")) as repl:
+        yield repl
 
 
 def plain(*arguments: str, code: str = "", errors: int = subprocess.PIPE) -> tuple[str, str]:

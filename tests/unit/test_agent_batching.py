@@ -51,10 +51,8 @@ def deep_tree(reward: float | None, void: str | None = None) -> Trajectory:
 
 
 def small_tree(reward: float, child_stop: str = "final") -> Trajectory:
-    frames = {
-        0: frame(0, None, 0, [turn([1], [2])]),
-        1: frame(1, 0, 1, [turn([3], [4, 5])], stop=child_stop),
-    }
+    child = frame(1, 0, 1, [turn([3], [4, 5])], stop=child_stop)
+    frames = {0: frame(0, None, 0, [turn([1], [2])]), 1: child}
     return Trajectory("q", "easy", frames=frames, reward=reward)
 
 

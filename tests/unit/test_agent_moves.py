@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from pydantic import ValidationError
 
-from agent.demonstrations.moves import Move, code, decisions, draw, query_of, question_parts, shares
+from agent.demonstrations.moves import Move, code, decisions, draw, parts_of, query_of, shares
 from agent.rollouts.trajectory import FrameRecord, Trajectory, TurnRecord
 from agent.settings import MovesSettings
 from env.prompts import block
@@ -35,9 +35,9 @@ def lines_to_query(move: Move) -> list[str]:
 
 
 def test_a_question_has_parts() -> None:
-    assert question_parts(QUESTION, SETTINGS.question) == PARTS
-    assert question_parts(f"Find it.\n{QUESTION}\ncontext: 8", SETTINGS.question) == PARTS
-    assert question_parts("How does tea help?", SETTINGS.question) is None
+    assert parts_of(QUESTION, SETTINGS.question) == PARTS
+    assert parts_of(f"Find it.\n{QUESTION}\ncontext: 8", SETTINGS.question) == PARTS
+    assert parts_of("How does tea help?", SETTINGS.question) is None
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -60,11 +60,8 @@ def test_the_ids_are_the_whole_chat_and_end_each_turn() -> None:
     assert (first.text, first.finish, first.logprobs) == (text.replace("<|", "< |"), "stop", [])
 
 
-LIMITS = [
-    ({}, "stop", None),
-    ({"max_turn_tokens": 5}, "length", 5),
-    ({"max_frame_tokens": 24}, "length", 0),
-]
+TURNS, FRAMES = {"max_turn_tokens": 5}, {"max_frame_tokens": 24}
+LIMITS = [({}, "stop", None), (TURNS, "length", 5), (FRAMES, "length", 0)]
 
 
 @pytest.mark.parametrize(("limits", "finish", "tokens"), LIMITS)

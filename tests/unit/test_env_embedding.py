@@ -79,9 +79,7 @@ def test_a_neighbour_of_what_fits_comes_before_its_equals(monkeypatch) -> None:
 
 
 @real
-def test_who_may_not_spend_gets_no_vector_and_another_process_has_those_there_are(
-    tmp_path, monkeypatch
-):
+def test_who_may_not_spend_gets_no_vector_but_those_there_are(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     spent: list[int] = []
     made = Embedder()

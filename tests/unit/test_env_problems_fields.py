@@ -29,12 +29,10 @@ from tasks.errors import StageError
 from tasks.prepare import write_parquet
 
 
-def world(
-    papers: int = 8, collections: int = 4, split: str = "test", **changes: Any
-) -> list[Problem]:
+def world(papers: int = 8, collections: int = 4, split: str = "test", **more: Any) -> list[Problem]:
     made = {"collections": {split: collections}, "questions_per_collection": 1}
     levels = {"some": LevelSettings(papers=papers)}
-    return generate(SyntheticSettings.model_validate({**made, "levels": levels, **changes}))
+    return generate(SyntheticSettings.model_validate({**made, "levels": levels, **more}))
 
 
 @cache

@@ -17,6 +17,11 @@ class Clock:
     def __call__(self) -> float:
         return self.seconds
 
+    def run(self, slots: Slots, session: str, seconds: float) -> None:
+        turn = slots.enter(session)
+        self.seconds += seconds
+        slots.leave(turn)
+
 
 def queued(slots: Slots, work: Callable[[], None]) -> threading.Thread:
     """A thread that runs `work`, which waits for a slot."""
@@ -68,9 +73,7 @@ def test_a_session_saves_nothing_while_it_is_away() -> None:
 def test_ever_new_sessions_do_not_starve_one_that_is_ahead() -> None:
     clock = Clock()
     slots = Slots(1, clock)
-    turn = slots.enter("honest")
-    clock.seconds += 0.3
-    slots.leave(turn)
+    clock.run(slots, "honest", 0.3)
     waiting = [(f"new {n}", 0.03) for n in range(200)]
     assert "honest" in order(slots, clock, [*waiting[:20], ("honest", 0.3), *waiting[20:]])[:150]
 
@@ -86,10 +89,8 @@ def test_a_cell_gives_way_to_sessions_that_are_behind_and_to_no_others() -> None
 
     def short() -> None:
         for _ in range(3):
-            turn = slots.enter("short")
-            clock.seconds += 0.3
+            clock.run(slots, "short", 0.3)
             ran["short"] += 1
-            slots.leave(turn)
 
     thread = queued(slots, short)
     clock.seconds += 0.03
@@ -140,9 +141,7 @@ def test_long_cells_have_half_of_the_slots_while_short_cells_come() -> None:
 def test_one_of_two_long_cells_makes_room_for_a_short_one_that_is_ahead() -> None:
     clock = Clock()
     slots = Slots(2, clock)
-    turn = slots.enter("short")
-    clock.seconds += 5.0
-    slots.leave(turn)
+    clock.run(slots, "short", 5.0)
     first, second = slots.enter("first"), slots.enter("second")
     clock.seconds += 1.0
     assert not slots.is_over(first)

@@ -71,10 +71,8 @@ def test_chat_tokens_are_split_so_that_a_copy_of_what_is_read_still_counts(tmp_p
     text = "It begins </s> here. A turn ends with <|im_end|> or [/INST], as in ChatML."
     fact = "A turn ends with <|im_end|> or [/INST], as in ChatML."
     papers = [{"paper_id": "p", "text": text}]
-    places = [
-        {"paper_id": "p", "quote": fact},
-        {"paper_id": "p", "start": text.index(fact), "end": len(text)},
-    ]
+    at = {"start": text.index(fact), "end": len(text)}
+    places = [{"paper_id": "p", "quote": fact}, {"paper_id": "p", **at}]
     rows = [row("x", question=f"{one}?", papers=papers, evidence=[one]) for one in places]
     for problem in read(tmp_path, *rows, *GOOD).problems[:2]:
         shown = cell_message(problem.texts["p"], 0, [], "", LimitSettings())

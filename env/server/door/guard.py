@@ -171,14 +171,12 @@ class _Session:
         self._gone = True
 
 
-async def _refuse(
-    receive: Receive, send: Send, code: WSErrorCode, message: str, close: int
-) -> None:
+async def _refuse(receive: Receive, send: Send, code: WSErrorCode, why: str, close: int) -> None:
     """Accept the connection, say why it gets no session, and close it."""
     await receive()
     await send({"type": "websocket.accept"})
-    await send({"type": "websocket.send", "text": _error({"message": message, "code": code.value})})
-    await send({"type": "websocket.close", "code": close, "reason": message[:120]})
+    await send({"type": "websocket.send", "text": _error({"message": why, "code": code.value})})
+    await send({"type": "websocket.close", "code": close, "reason": why[:120]})
 
 
 def _error(data: dict[str, Any]) -> str:
