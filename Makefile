@@ -40,11 +40,13 @@ endif
 	@touch $@
 	@echo "setup: done. Next: source .venv/bin/activate, then make full"
 
-# PyPI's torch is built for CUDA 13.0 and needs driver 580. For an older driver, uv takes the builds
-# from PyTorch's index: UV_TORCH_BACKEND=cu126 make setup-cuda. They need older CUDA libraries.
+# PyPI's torch is built for CUDA 13.0 and needs driver 580. For an older driver, torch's build comes
+# from PyTorch's index: UV_TORCH_BACKEND=cu126 make setup-cuda. It needs older CUDA libraries. uv's
+# own way with a backend would take packages from that index alone, which has not all versions.
 CUDA_LOCK = $(if $(UV_TORCH_BACKEND),<(grep -vE '^(cuda|nvidia)-' constraints-cuda.txt),constraints-cuda.txt)
 setup-cuda: setup ## Add what a graphics card needs to .venv: torch with CUDA, Unsloth
-	$(BIN)/uv pip install --compile-bytecode --python $(BIN)/python --constraint $(CUDA_LOCK) \
+	env -u UV_TORCH_BACKEND $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python \
+	  --constraint $(CUDA_LOCK) $(PYTORCH) --index-strategy unsafe-best-match \
 	  --reinstall-package torch --editable ".[dev,cuda]"
 	$(BIN)/python -m flows.doctor
 
