@@ -173,6 +173,6 @@ def exclusive(wait_s: float = 0.0) -> Iterator[None]:
         handle.truncate(0)
         handle.write(f"{os.getpid()} on {platform.node()}")
         handle.flush()
-        remove_unfinished(paths.BASE.parent)
+        remove_unfinished(paths.BASE, paths.BARE, paths.TRAINED, paths.MERGED)
         outlive_worker(PRINTED)
         yield

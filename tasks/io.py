@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +49,18 @@ def replacing(path: Path) -> Iterator[Path]:
         _remove(old)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove what `replacing` of killed processes left in a folder; nobody else may write there.
+def remove_unfinished(*outputs: Path) -> None:
+    """Remove what `replacing` of killed processes left of folders that nobody else writes now.
 
     A kill between its two renames left the old output under another name: it gets its own again.
     """
-    for path in folder.glob(".*"):
-        if match := re.fullmatch(r"\.(.+)\.\d+(\.\w+)?", path.name):
-            target = folder / match[1]
-            if match[2] == ".old" and not target.exists():
-                os.replace(path, target)
-            _remove(path)
+    for output in outputs:
+        for path in output.parent.glob(f".{output.name}.*"):
+            if re.fullmatch(r"\d+(\.old)?", path.name[len(output.name) + 2 :]):
+                with suppress(OSError):  # another user's, of a container
+                    if path.suffix == ".old" and not output.exists():
+                        os.replace(path, output)
+                    _remove(path)
 
 
 def finite(value: Any) -> Any:

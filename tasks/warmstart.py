@@ -13,7 +13,6 @@ the 16-bit twin in models/base/twin. The base of nano is a Llama in float32.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def run(params: Params, run: StageRun) -> Path:
     if params.model.source != NANO:
         with replacing(paths.BASE) as folder:
             base_sources.write_source(params, run, folder)
-        shutil.rmtree(paths.BARE, ignore_errors=True)
+        base_sources.forget_source()
         return paths.BASE
     settings = nano(params)
     require_teachable(params)

@@ -98,6 +98,7 @@ def bare_model(params: Params, run: StageRun) -> tuple[Any, Any]:
     from tasks.training import demonstrate
 
     demonstrate.require_demonstrable(params)
+    base_sources.forget_source()  # its files may be others now
     base_sources.write_source(params, run, paths.BARE)
     with progress.doing("load the model"):
         return load_model(paths.BARE)

@@ -100,13 +100,13 @@ def _forward(module: Any) -> Callable[..., torch.Tensor]:
         return lambda x, *_, **__: linear(x, weight, base.bias)
     dtype = getattr(base, "compute_dtype", None) or base.weight.dtype
     if not names:
-        return base
+        return base.forward
     down = torch.cat([module.lora_A[n].weight for n in names]).to(dtype)
     up = torch.cat([module.scaling[n] * module.lora_B[n].weight for n in names], 1).to(dtype).T
 
     def forward(x: torch.Tensor, *_arguments: Any, **_options: Any) -> torch.Tensor:
         y: torch.Tensor = base(x)
         inner = linear(x.to(dtype), down).flatten(0, -2)
-        return torch.addmm(y.flatten(0, -2), inner, up).view_as(y)
+        return torch.addmm(y.flatten(0, -2), inner.to(y.dtype), up.to(y.dtype)).view_as(y)
 
     return forward

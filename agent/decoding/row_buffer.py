@@ -316,21 +316,16 @@ class StaticSteps:
     """
 
     def __init__(self, model: Any, shape: CacheShape) -> None:
-        self.model = model
-        self.pool: Any = None
-        """Memory in which the graphs compute, one at a time."""
-        self._shape = shape
+        self._model, self._shape = model, shape
+        self._pool: list[Any] = [None]
+        """Memory in which the graphs compute, one at a time; the first one makes it."""
         self._memory = shape.buffer(0, 0)
         self._steps: dict[tuple[int, int], StaticStep] = {}
 
     @classmethod
     @torch.inference_mode()
     def on(cls, model: Any, shape: CacheShape) -> StaticSteps | None:
-        """Steps of a model on a card; None elsewhere, or if a graph doesn't say what a step says.
-
-        Raises:
-            torch.OutOfMemoryError: the card has no memory left.
-        """
+        """Steps of a model on a card; None elsewhere, or if a graph says not what a step says."""
         if shape.device.type != _GRAPHS:
             return None
         steps = cls(model, shape)
@@ -338,21 +333,23 @@ class StaticSteps:
         for column in range(3):
             logits = step.read([(row, column, [row + column]) for row in range(LEAST_ROWS)])
         off = (logits - step.eager()).abs().max() / logits.abs().max()
-        if off > _OFF:
+        if not (right := bool(off <= _OFF)):  # or they are no numbers
             _warn(f"its logits are off by {off:.2g} of the largest")
-        return steps if steps.pool and off <= _OFF else None
+        return steps if steps._pool[0] and right else None
 
     def of(self, rows: int, columns: int) -> StaticStep:
-        """The step of a buffer with at least these rows and columns."""
+        """The step of a buffer of zeros with at least these rows and columns."""
         rows = 1 << (rows - 1).bit_length() if rows < LEAST_ROWS else rows + -rows % LEAST_ROWS
         columns += -columns % _BLOCK
         layers, two, _, heads, _, dim = self._memory.shape
         if (size := layers * two * rows * heads * columns * dim) > self._memory.numel():
-            self._steps, self._memory = {}, self._shape.buffer(0, 0)  # frees what there was
+            # Frees what there was. No step refers to this object, or it would free too late.
+            self._steps, self._pool, self._memory = {}, [None], self._shape.buffer(0, 0)
             self._memory = self._shape.buffer(rows, columns)
         if (rows, columns) not in self._steps:
             part = self._memory.view(-1)[:size].view(layers, two, rows, heads, columns, dim)
-            self._steps[rows, columns] = StaticStep(self, part)
+            self._steps[rows, columns] = StaticStep(self._model, part, self._pool)
+        self._steps[rows, columns].buffer.zero_()  # a NaN would stay one behind a mask
         return self._steps[rows, columns]
 
 
@@ -364,8 +361,8 @@ class StaticStep:
     them; elsewhere, they do the same without one.
     """
 
-    def __init__(self, steps: StaticSteps, buffer: Tensor) -> None:
-        self._owner, self.buffer = steps, buffer
+    def __init__(self, model: Any, buffer: Tensor, pool: list[Any]) -> None:
+        self._model, self.buffer, self._pool = model, buffer, pool
         rows = torch.arange(buffer.shape[2], device=buffer.device)
         self._inputs = rows.new_zeros(2, len(rows))
         """Token and column of each row."""
@@ -392,20 +389,18 @@ class StaticStep:
     def eager(self) -> Tensor:
         """Logits of all rows, by a pass without a graph."""
         ids, columns = self._inputs
-        return _forward(self._owner.model, self.buffer, ids, columns, self._layout, 0)
+        return _forward(self._model, self.buffer, ids, columns, self._layout, 0)
 
     def _capture(self) -> None:
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        mode = {"pool": self._owner.pool, "capture_error_mode": "thread_local"}
         try:
+            capture = torch.cuda.graph(graph, self._pool[0], capture_error_mode="thread_local")
             # A capture that fails leaves its stream behind; other threads may use the card.
-            with torch.cuda.stream(here), torch.cuda.graph(graph, **mode):
+            with torch.cuda.stream(here), capture:
                 self._logits = self.eager()
-            self._graph, self._owner.pool = graph, graph.pool()
-        except torch.OutOfMemoryError:
-            raise
+            self._graph, self._pool[0] = graph, graph.pool()
         except RuntimeError as error:
-            _warn(str(error))
+            _warn(str(error).partition(". ")[0])  # sizes of memory come after it
 
 
 @cache

@@ -170,6 +170,7 @@ class TransformersPolicy:
         try:
             with self._folding.folded() as same:
                 if self._shape is None or not same:  # graphs read the weights where they are
+                    self._shape = self._steps = None  # the old ones end before there are others
                     self._shape = CacheShape.of(self.model)
                     self._steps = StaticSteps.on(self.model, self._shape)
                 helpers: dict[str, Any] = {"drafts": self._drafts, "steps": self._steps}

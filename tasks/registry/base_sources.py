@@ -71,7 +71,7 @@ def write_source(params: Params, run: StageRun, folder: Path) -> str:
     dtype = model_files.compute_dtype(model_files.this_device())
     settings = [params.model.model_dump(mode="json"), params.train.lora.targets, str(dtype)]
     if read_json(paths.BARE / PROVENANCE).get("settings") != settings:
-        shutil.rmtree(paths.BARE, ignore_errors=True)
+        forget_source()
         with replacing(paths.BARE) as bare, progress.doing(f"read {params.model.source}"):
             made = base_model.prepare_base(params.model, bare, targets=params.train.lora.targets)
             _write_provenance(bare, {"from": made.origin, "settings": settings})
@@ -81,6 +81,12 @@ def write_source(params: Params, run: StageRun, folder: Path) -> str:
         _write_provenance(folder, {"from": origin})
     run.set_tags({"base": origin})
     return origin
+
+
+def forget_source() -> None:
+    """Remove `paths.BARE`; what a kill leaves of it is of no settings."""
+    (paths.BARE / PROVENANCE).unlink(missing_ok=True)
+    shutil.rmtree(paths.BARE, ignore_errors=True)
 
 
 def _link(source: str, target: str) -> None:

@@ -118,8 +118,8 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
                 model, tokenizer = load_model(folder)
                 train_adapter(model, tokenizer, *job, out=out, on_step=on_step, start=resume)
         _name_base(out, origin)
-    for folder in (CHECKPOINTS, paths.BARE):
-        shutil.rmtree(folder, ignore_errors=True)  # the base has their result
+    shutil.rmtree(CHECKPOINTS, ignore_errors=True)  # the base has their result
+    base_sources.forget_source()
     return base
 
 

@@ -205,11 +205,11 @@ def test_nothing_by_hand_touches_a_folder_where_a_run_works(project, monkeypatch
     ran: list[str] = []
     monkeypatch.setattr(pipeline, "run_stage", ran.append)
     before = config.write_resolved(Params()).read_text()
-    for left in ("models/.base.123", "models/.merged.4.old", "models/.bare"):
+    for left in ("models/.base.123", "models/.merged.4.old", "models/.bare", "models/.cache.1"):
         Path(left).mkdir(parents=True)
     with exclusive():
         # What a killed stage left is gone; its old output has its name again.
-        assert {path.name for path in Path("models").iterdir()} == {".bare", "merged"}
+        assert {path.name for path in Path("models").iterdir()} == {".bare", ".cache.1", "merged"}
         told = CliRunner().invoke(pipeline.app, [command])
         assert (told.exit_code, ran) == (1, [])
         assert f"another run works in this folder (process {os.getpid()} on " in told.output

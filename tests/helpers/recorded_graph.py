@@ -47,7 +47,7 @@ def record_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecordedGraph, "made", 0)
     for name, stand_in in {
         "CUDAGraph": RecordedGraph,
-        "graph": lambda graph, **_: graph,
+        "graph": lambda graph, *_, **__: graph,
         "stream": nullcontext,
         "current_stream": lambda: None,
     }.items():

@@ -1,6 +1,7 @@
 """The sampling loop against plain passes over whole conversations, one row and token at a time."""
 
 import random
+import weakref
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -145,6 +146,9 @@ def test_batches_of_a_size_share_graphs_in_one_memory(model, monkeypatch):
         require_equal(model, rows, 1.0)
         made.append(RecordedGraph.made)
     assert made[0] == made[1] < made[2] == made[3] == made[4]  # the larger batch has shrunk, too
+    (step, *_) = map(weakref.ref, steps._steps.values())
+    del steps
+    assert step() is None  # at once, since another graph may be made next
 
 
 def test_a_row_is_guessed_to_repeat_the_longest_match_of_its_own_conversation():
