@@ -407,7 +407,7 @@ def test_clients_that_read_no_answer_lock_nobody_out(server: Server) -> None:
         unread = [stack.enter_context(server.tcp(PAGE * 50)) for _ in range(70)]
         time.sleep(1.0)
         for _ in range(3):
-            assert httpx.get(f"{server.url}/health").status_code == 200
+            assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
         assert all(server.holds(unread))
 
 
