@@ -19,7 +19,7 @@ def apply() -> None:
     """Make the server's pool and its automations of these names equal to ours.
 
     Raises:
-        StageError: the server has stopped.
+        StageError: the server has stopped, or refuses.
     """
     import httpx
     from prefect import get_client
@@ -41,5 +41,5 @@ def apply() -> None:
                     client.update_automation(automations[0].id, core)
                 else:
                     client.create_automation(core)
-    except httpx.TransportError as error:
-        raise StageError("Prefect's server has stopped. Run make up again.") from error
+    except httpx.HTTPError as error:
+        raise StageError(f"Prefect's server failed ({error}). Run make up again.") from error

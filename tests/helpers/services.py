@@ -57,9 +57,7 @@ class Services:
 
 
 @contextmanager
-def services_up(
-    folder: Path, config: pytest.Config, **variables: str
-) -> Iterator[tuple[Services, str]]:
+def services_up(folder: Path, config: pytest.Config, **more: str) -> Iterator[tuple[Services, str]]:
     """The services while the block runs, and what their start printed.
 
     Another Prefect server of these tests must have started before: its empty tables are used.
@@ -67,7 +65,7 @@ def services_up(
     (folder / ".run").mkdir(exist_ok=True)
     tables = config.cache.mkdir("prefect") / f"{version('prefect')}.db"
     shutil.copy(tables, folder / ".run/prefect.db")
-    run = Services(folder, **variables)
+    run = Services(folder, **more)
     try:
         yield run, run("python", "-m", "flows.services", "up")
     finally:

@@ -9,10 +9,8 @@ def turn(prompt: list[int], sampled: list[int]) -> TurnRecord:
     return TurnRecord("", "", "stop", prompt_ids=prompt, sampled_ids=sampled)
 
 
-def episode(
-    *turns: TurnRecord, reward: float | None = 1.0, end: StopReason = "final"
-) -> Trajectory:
-    frame = FrameRecord(0, None, 0, "rlm", list(turns), end)
+def episode(*said: TurnRecord, reward: float | None = 1.0, end: StopReason = "final") -> Trajectory:
+    frame = FrameRecord(0, None, 0, "rlm", list(said), end)
     return Trajectory("p", "easy", frames={0: frame}, reward=reward)
 
 
