@@ -36,12 +36,14 @@ class ProfileNeeds:
     card_gb: float = 0.0
     """Memory of the card; 0: it needs none."""
     capability: tuple[int, int] = (0, 0)
+    unsloth: bool = False
+    """Whether Unsloth teaches its demonstrations."""
 
 
 PROFILES = (
     ProfileNeeds("nano", memory_gb=3, disk_gb=2),
     # On disk: base, 16-bit twin and merged model, each in models/, DVC's cache and the registry.
-    ProfileNeeds("t4", memory_gb=12, disk_gb=60, card_gb=14, capability=(7, 5)),
+    ProfileNeeds("t4", memory_gb=12, disk_gb=60, card_gb=14, capability=(7, 5), unsloth=True),
     ProfileNeeds("a100", memory_gb=24, disk_gb=60, card_gb=38, capability=(8, 0)),
     ProfileNeeds("h200", memory_gb=24, disk_gb=60, card_gb=76, capability=(8, 0)),
 )
@@ -143,8 +145,7 @@ def missing_parts(machine: Machine, profile: ProfileNeeds) -> list[MissingPart]:
     if card is not None:
         free = f"{profile.card_gb:g} GB free on the card (found {card.free_mb / 1024:.1f})"
         enough = card.free_mb >= profile.card_gb * 1024
-        unsloth = machine.unsloth or profile.name != "t4"  # the others teach without it
-        needs.append((unsloth, "Unsloth", _install(card)))
+        needs.append((machine.unsloth or not profile.unsloth, "Unsloth", _install(card)))
         needs.append((enough, free, "End the processes that nvidia-smi lists."))
     missing = [MissingPart(what, fix) for there, what, fix in needs if not there]
     return missing + (_missing_for_cuda(machine, card) if card else [])

@@ -7,7 +7,6 @@ in 16 bit or NF4.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks import paths
 from tasks.errors import StageError, as_stage_error
-from tasks.io import read_json, replacing
+from tasks.io import read_json, replacing, write_json
 from tasks.registry import trained_questions, versions
 from tasks.reporting import progress
 from tasks.tracking import runs
@@ -51,7 +50,7 @@ def write_base(params: Params, run: StageRun, base: Path) -> Path:
     }
     with replacing(base) as folder:
         _copy(params, source, folder)
-        _write_provenance(folder, provenance)
+        write_json(folder / PROVENANCE, provenance)
         if questions := versions.trained_on(version):
             shutil.copy(questions, folder / trained_questions.NAME)
     run.set_tags({"base": provenance["from"], "base_weights_hash": digest})
@@ -70,15 +69,17 @@ def write_source(params: Params, run: StageRun, folder: Path) -> str:
 
     dtype = model_files.compute_dtype(model_files.this_device())
     settings = [params.model.model_dump(mode="json"), params.train.lora.targets, str(dtype)]
-    if read_json(paths.BARE / PROVENANCE).get("settings") != settings:
+    bare = read_json(paths.BARE / PROVENANCE)
+    if bare.get("settings") != settings:
         forget_source()
-        with replacing(paths.BARE) as bare, progress.doing(f"read {params.model.source}"):
-            made = base_model.prepare_base(params.model, bare, targets=params.train.lora.targets)
-            _write_provenance(bare, {"from": made.origin, "settings": settings})
-    origin = str(read_json(paths.BARE / PROVENANCE)["from"])
+        with replacing(paths.BARE) as new, progress.doing(f"read {params.model.source}"):
+            made = base_model.prepare_base(params.model, new, targets=params.train.lora.targets)
+            bare = {"from": made.origin, "settings": settings}
+            write_json(new / PROVENANCE, bare)
+    origin = str(bare["from"])
     if folder != paths.BARE:
         shutil.copytree(paths.BARE, folder, copy_function=_link)
-        _write_provenance(folder, {"from": origin})
+        write_json(folder / PROVENANCE, {"from": origin})  # replaces the link
     run.set_tags({"base": origin})
     return origin
 
@@ -90,9 +91,9 @@ def forget_source() -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """Give weights another name where the file system can, as nobody changes them; copy others."""
+    """Give a file another name where the file system can; nobody changes it in place."""
     try:
-        (os.link if source.endswith(".safetensors") else shutil.copy2)(source, target)
+        os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
 
@@ -108,10 +109,6 @@ def _copy(params: Params, source: Path, folder: Path) -> None:
     # The version's tokenizer has its template and arguments already.
     own: dict[str, Any] = {"revision": None, "template": "own", "template_kwargs": {}}
     prepare_base(params.model.model_copy(update={"source": str(source), **own}), folder)
-
-
-def _write_provenance(base: Path, provenance: dict[str, Any]) -> None:
-    (base / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
 
 
 def wanted(params: Params) -> ModelVersion:

@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mlflow_store: Path)
         yield tmp_path
 
 
-def test_a_failed_stage_and_a_gate_end_a_flow_in_own_words(
+def test_a_failed_stage_and_a_refusing_gate_end_the_flow_in_own_words(
     prefect_url, project, capfd, monkeypatch
 ):
     from flows.chain import play
